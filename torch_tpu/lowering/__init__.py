@@ -1,0 +1,1 @@
+"""aten operators as pure JAX functions, a family a file; ``registry`` is the table."""

@@ -1,0 +1,242 @@
+"""The table of lowerings: an aten operator -> one pure function on JAX arrays.
+
+A lowering is written once, for the functional operator::
+
+    @register("aten::add.Tensor", "aten::add.Scalar", promote=Promotion.DEFAULT)
+    def add(self, other, alpha=1):
+        return self + alpha * other
+
+Parameters come in the schema's order (keyword-only ones by name). What a parameter holds:
+
+==================  ==========================================================================================
+schema type         what the function gets
+==================  ==========================================================================================
+Tensor              a JAX array of the tensor's dtype and logical shape (with ``promote``: cast, see Promotion)
+Tensor?             the same, or None
+Tensor[]            a list of arrays
+Scalar, float       a 0-d array (an operand of the program: its value may change without a new program), or a
+                    Python number where it equals the schema's default, is listed in ``static``, or is among
+                    the values of ``specialize``
+int, SymInt, bool,  the Python value (part of the program), unless listed in ``operands``
+str, dtype, lists
+Generator           nothing: with ``rng=True`` the function gets the keyword ``key``, a JAX PRNG key
+device, layout,     nothing: dropped. Strides of results follow PyTorch's own meta kernel
+memory_format, ...
+==================  ==========================================================================================
+
+The result is an array, or a tuple in the order of the schema's returns (lists for Tensor[]). The caller casts
+each result to the dtype that PyTorch's meta kernel gives, so that a formula may be evaluated in a wider type.
+With ``meta=True`` the function gets the keyword ``meta``: a tuple of ``Meta(shape, dtype)``, one a result.
+
+In-place, ``out=`` and foreach forms are derived from the schema by ``torch_tpu.eager``; nothing is written for
+them here. Registering a name twice raises.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import functools
+import importlib
+import pkgutil
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import torch
+
+from torch_tpu.lowering import dtypes
+
+
+class Promotion(enum.Enum):
+    """How tensor and number parameters are cast before a lowering sees them.
+
+    All of them evaluate half types in float32 (ATen's opmath); the caller rounds the result once.
+    """
+
+    DEFAULT = "the common type of all operands"
+    INT_TO_FLOAT = "the common type; integers and bool become the default floating type"
+    BOOL_TO_INT = "the common type; bool becomes int64"
+    NO_OPMATH = "the common type, half types kept (for operators that only move or compare values)"
+
+
+class Meta(NamedTuple):
+    """Shape and dtype of one result."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+@dataclasses.dataclass(frozen=True)
+class Lowering:
+    name: str
+    fn: Callable[..., Any]
+    promote: Promotion | None = None
+    rng: bool = False
+    meta: bool = False
+    precision: bool = False  # depends on torch.get_float32_matmul_precision()
+    static: frozenset[str] = frozenset()
+    operands: frozenset[str] = frozenset()
+    specialize: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
+    own_types: frozenset[str] = frozenset()  # parameters that promotion leaves alone
+
+
+_TABLE: dict[str, Lowering] = {}
+
+DROPPED = frozenset({"device", "layout", "pin_memory", "generator", "memory_format", "non_blocking"})
+
+
+def register(
+    *names: str,
+    promote: Promotion | None = None,
+    rng: bool = False,
+    meta: bool = False,
+    precision: bool = False,
+    static: Iterable[str] = (),
+    operands: Iterable[str] = (),
+    specialize: Mapping[str, tuple[Any, ...]] | None = None,
+    own_types: Iterable[str] = (),
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Declare a function as the lowering of the named operators (``"aten::name.overload"``).
+
+    Args:
+      promote: how operands are cast first; None leaves every tensor in its own dtype.
+      rng: pass a PRNG key as the keyword ``key``.
+      meta: pass the results' shapes and dtypes as the keyword ``meta``.
+      precision: the program depends on the float32 matmul precision.
+      static: Scalar or float parameters whose value is part of the program.
+      operands: int parameters whose value is an operand of the program.
+      specialize: parameter -> values for which the value is part of the program.
+      own_types: tensor parameters that promotion leaves alone (a mask, an index).
+
+    Raises:
+      ValueError: a name is registered already.
+    """
+
+    def declare(fn: Callable[..., Any]) -> Callable[..., Any]:
+        for name in names:
+            if name in _TABLE:
+                raise ValueError(f"{name}: a lowering is registered already, in {_TABLE[name].fn.__module__}")
+            _TABLE[name] = Lowering(
+                name, fn, promote, rng, meta, precision, frozenset(static), frozenset(operands),
+                dict(specialize or {}), frozenset(own_types),
+            )  # fmt: skip
+        return fn
+
+    return declare
+
+
+def load_all() -> None:
+    """Import every family, so that the table is complete."""
+    package = importlib.import_module("torch_tpu.lowering")
+    for module in pkgutil.walk_packages(package.__path__, "torch_tpu.lowering."):
+        importlib.import_module(module.name)
+
+
+def get(name: str) -> Lowering | None:
+    """The lowering of ``"aten::name.overload"`` (``"aten::name"`` for the default overload), or None."""
+    return _TABLE.get(name)
+
+
+def names() -> list[str]:
+    return sorted(_TABLE)
+
+
+def _promoted(x: Any, dtype: torch.dtype) -> Any:
+    if isinstance(x, (list, tuple)):
+        return [_promoted(e, dtype) for e in x]
+    if isinstance(x, (dtypes.Scalar, jax.Array)) or (isinstance(x, (int, float, complex)) and not isinstance(x, bool)):
+        return dtypes.cast(x, dtype)
+    return x
+
+
+def _plain(x: Any) -> Any:
+    if isinstance(x, dtypes.Scalar):
+        return x.array
+    if isinstance(x, (list, tuple)) and any(isinstance(e, dtypes.Scalar) for e in x):
+        return [_plain(e) for e in x]
+    return x
+
+
+def _operand_type(lowering: Lowering, values: list[Any]) -> torch.dtype:
+    flat: list[Any] = []
+    for v in values:
+        flat.extend(v if isinstance(v, (list, tuple)) else [v])
+    common = dtypes.result_type(*flat)
+    if lowering.promote is Promotion.INT_TO_FLOAT and dtypes.is_integral(common):
+        common = torch.get_default_dtype()
+    if lowering.promote is Promotion.BOOL_TO_INT and common == torch.bool:
+        common = torch.int64
+    return common if lowering.promote is Promotion.NO_OPMATH else dtypes.compute_type(common)
+
+
+def call(
+    lowering: Lowering,
+    schema: torch.FunctionSchema,
+    bound: Mapping[str, Any],
+    meta: tuple[Meta, ...],
+    key: Any = None,
+) -> tuple[Any, ...]:
+    """Apply a lowering to arguments bound by the schema's names; to be called under a JAX trace.
+
+    Args:
+      bound: parameter -> array, ``dtypes.Scalar``, Python value, or a list of these. Missing ones are defaults.
+      meta: what PyTorch's meta kernel says of the results.
+      key: a PRNG key, for ``rng`` lowerings.
+
+    Returns:
+      One array (or list of arrays) a result, each cast to the dtype of ``meta``.
+    """
+    positional: list[Any] = []
+    keywords: dict[str, Any] = {}
+    values = {a.name: bound[a.name] if a.name in bound else a.default_value for a in schema.arguments}
+    if lowering.promote is not None:
+        takes_part, follows = _roles(schema)
+        typed = [n for n in takes_part if n not in lowering.own_types and values[n] is not None]
+        common = _operand_type(lowering, [values[n] for n in typed])
+        for n in (*typed, *(n for n in follows if n not in lowering.own_types)):
+            values[n] = _promoted(values[n], common)
+    for a in schema.arguments:
+        if a.name in DROPPED:
+            continue
+        value = _plain(values[a.name])
+        if a.kwarg_only:
+            keywords[a.name] = value
+        else:
+            positional.append(value)
+    if lowering.rng:
+        keywords["key"] = key
+    if lowering.meta:
+        keywords["meta"] = meta
+    result = lowering.fn(*positional, **keywords)
+    results = tuple(result) if isinstance(result, (tuple, list)) else (result,)
+    if len(schema.returns) == 1 and isinstance(schema.returns[0].type, torch.ListType):
+        results = tuple(results)
+    if len(results) != len(meta):
+        raise RuntimeError(f"{lowering.name}: the lowering gives {len(results)} results, PyTorch {len(meta)}")
+    return tuple(_agree(lowering, r, m) for r, m in zip(results, meta, strict=True))
+
+
+@functools.cache
+def _roles(schema: torch.FunctionSchema) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Parameters that decide the common type, and those that are only cast to it.
+
+    Tensors and positional Scalars decide; keyword-only Scalars (alpha, beta, value) follow, as in ATen.
+    """
+    decide, follow = [], []
+    for a in schema.arguments:
+        text = str(a.type)
+        if text.startswith(("Tensor", "Optional[Tensor", "List[Tensor", "List[Optional[Tensor")):
+            decide.append(a.name)
+        elif text.startswith(("number", "Optional[number", "List[number")):
+            (follow if a.kwarg_only else decide).append(a.name)
+    return tuple(decide), tuple(follow)
+
+
+def _agree(lowering: Lowering, result: Any, meta: Meta) -> Any:
+    result = dtypes.cast(result, meta.dtype)
+    if tuple(result.shape) != tuple(meta.shape):
+        raise RuntimeError(
+            f"{lowering.name}: the lowering gives shape {tuple(result.shape)}, PyTorch {tuple(meta.shape)}"
+        )
+    return result
