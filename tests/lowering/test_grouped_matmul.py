@@ -1,0 +1,74 @@
+"""Grouped matrix products against PyTorch on CPU (which leaves rows past the last end unset)."""
+
+import jax
+import pytest
+import torch
+from harness import check, run, to_array, to_tensor
+
+from torch_tpu.lowering import registry
+
+
+def offs(*ends):
+    return torch.tensor(ends, dtype=torch.int32)
+
+
+def make(shape, dtype, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+ENDS = [offs(3, 5, 32), offs(0, 0, 32), offs(32, 32, 32), offs(1, 31, 32)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("ends", ENDS, ids=str)
+def test_forms(dtype, ends):
+    check("aten::_grouped_mm", make((32, 16), dtype), make((3, 16, 24), dtype, 1), ends)
+    check("aten::_grouped_mm", make((24, 32), dtype), make((32, 16), dtype, 1), ends)
+    check("aten::_grouped_mm", make((3, 24, 16), dtype), make((16, 32), dtype, 1), ends)
+    check("aten::_grouped_mm", make((3, 8, 16), dtype), make((3, 16, 8), dtype, 1))
+
+
+def test_many_blocks_a_group():
+    ends, bounds = offs(700, 701, 1200), [(0, 700), (700, 701), (701, 1200)]
+    x, w = make((1200, 16), torch.float32), make((3, 16, 8), torch.float32, 1)
+    got = run("aten::_grouped_mm", x, w, ends)[0]
+    want = torch.cat([x[a:b].double() @ w[g].double() for g, (a, b) in enumerate(bounds)]).float()
+    torch.testing.assert_close(got, want)
+    got = run("aten::_grouped_mm", x.T, x, ends)[0]
+    want = torch.stack([x[a:b].double().T @ x[a:b].double() for a, b in bounds]).float()
+    torch.testing.assert_close(got, want)
+
+
+def test_rows_past_the_last_end_are_zero():
+    got = run("aten::_grouped_mm", make((16, 16), torch.float32), make((3, 16, 8), torch.float32, 1), offs(3, 5, 7))[0]
+    assert bool((got[7:] == 0).all()) and bool((got[:7] != 0).all())
+
+
+def test_nan_stays_in_its_group():
+    a, b = make((16, 32), torch.float32), make((32, 16), torch.float32, 1)
+    a[:, 3], b[4] = float("nan"), float("inf")
+    got = run("aten::_grouped_mm", a, b, offs(3, 5, 32))[0]
+    assert bool(got[0].isfinite().all()) and bool(got[2].isfinite().all()) and bool(got[1].isnan().all())
+    x = make((32, 16), torch.float32)
+    x[3] = float("nan")
+    rows = run("aten::_grouped_mm", x, make((3, 16, 24), torch.float32, 1), offs(3, 5, 32))[0].isnan()
+    assert bool(rows[3].all()) and int(rows.sum()) == 24
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.int32, torch.int64])
+def test_types_that_the_cpu_refuses(dtype):
+    x, w, ends = (make((32, 16), torch.float32) * 9).to(dtype), (make((3, 16, 8), torch.float32) * 9).to(dtype), ENDS[0]
+    with jax.enable_x64(True):
+        got = to_tensor(jax.jit(registry.get("aten::_grouped_mm").fn)(to_array(x), to_array(w), to_array(ends)))
+    want = torch.cat([x[a:b] @ w[g] for g, (a, b) in enumerate([(0, 3), (3, 5), (5, 32)])])
+    torch.testing.assert_close(got, want)
+
+
+def test_errors():
+    import jax.numpy as jnp
+
+    fn = registry.get("aten::_grouped_mm").fn
+    with pytest.raises(NotImplementedError, match="bias"):
+        fn(jnp.ones((2, 2)), jnp.ones((1, 2, 2)), jnp.ones((1,), "int32"), bias=jnp.ones(2))
+    with pytest.raises(NotImplementedError, match="offs=None for operands of 2 and 3"):
+        fn(jnp.ones((2, 2)), jnp.ones((1, 2, 2)))

@@ -1,0 +1,100 @@
+"""Grouped matrix products: a matrix an expert, rows (or columns, or the summed dimension) split by ``offs``.
+
+A loop goes over blocks of rows that never cross a group's end: the work is that of the rows there are plus at
+most one partly filled block a group, and no weight is copied or multiplied that has no rows. (XLA's own
+``ragged_dot`` is dense over all groups on a TPU.) The number of blocks is only known when the program runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+import torch
+from jax import lax
+
+from torch_tpu.lowering.matmul import accumulator, contract, product
+from torch_tpu.lowering.registry import register
+
+_SMALLEST_BLOCK, _LARGEST_BLOCK = 8, 256
+
+
+def _block_size(rows: int, groups: int) -> int:
+    """A power of two near the mean size of a group."""
+    mean = max(rows // max(groups, 1), 1)
+    return min(max(1 << (mean - 1).bit_length(), _SMALLEST_BLOCK), _LARGEST_BLOCK)
+
+
+def _for_each_block(ends: Any, block: int, body: Callable[[Any, Any, Any, Any], Any], state: Any) -> Any:
+    """``state = body(group, start, valid, state)`` for each block; ``valid`` says which of its rows are the group's."""
+    ends = ends.astype(jnp.int32)
+    starts = jnp.concatenate([jnp.zeros((1,), jnp.int32), ends[:-1]])
+    blocks = jnp.maximum(ends - starts + (block - 1), 0) // block
+    last = jnp.cumsum(blocks, dtype=jnp.int32)
+    rows = jnp.arange(block, dtype=jnp.int32)
+
+    def step(i: Any, state: Any) -> Any:
+        group = jnp.sum(last <= i, dtype=jnp.int32)
+        start = starts[group] + (i - (last[group] - blocks[group])) * block
+        return body(group, start, start + rows < ends[group], state)
+
+    return lax.fori_loop(jnp.int32(0), last[-1], step, state)
+
+
+def grouped_rows(x: Any, weights: Any, ends: Any) -> Any:
+    """(rows, k) by (groups, k, n) -> (rows, n) in the accumulator's type; rows past the last end are 0.
+
+    Args:
+      ends: int32[groups], the row where each group ends; ascending.
+    """
+    rows, (groups, k, n) = x.shape[0], weights.shape
+    out = jnp.zeros((rows, n), accumulator(x.dtype))
+    if 0 in (rows, groups, k, n):
+        return out
+    block = _block_size(rows, groups)
+    x = jnp.pad(x, ((0, block), (0, 0)))
+
+    def body(group: Any, start: Any, valid: Any, out: Any) -> Any:
+        y = product(lax.dynamic_slice_in_dim(x, start, block), weights[group])
+        # Blocks go in ascending order: what is written past this group's end is overwritten by the next one.
+        return lax.dynamic_update_slice_in_dim(out, jnp.where(valid[:, None], y, 0), start, 0)
+
+    return _for_each_block(ends, block, body, jnp.pad(out, ((0, block), (0, 0))))[:rows]
+
+
+def grouped_sum(a: Any, b: Any, ends: Any) -> Any:
+    """(rows, m) and (rows, n) -> (groups, m, n): the product over each group's own rows."""
+    rows, groups = a.shape[0], ends.shape[0]
+    out = jnp.zeros((groups, a.shape[1], b.shape[1]), accumulator(a.dtype))
+    if rows == 0 or out.size == 0:
+        return out
+    block = _block_size(rows, groups)
+    a, b = (jnp.pad(x, ((0, block), (0, 0))) for x in (a, b))
+
+    def body(group: Any, start: Any, valid: Any, out: Any) -> Any:
+        # Both sides are masked: 0 times the NaN of a neighbour's row would be NaN.
+        left, right = (jnp.where(valid[:, None], lax.dynamic_slice_in_dim(x, start, block), 0) for x in (a, b))
+        return out.at[group].add(contract(left, right, (0,), (0,)), mode="promise_in_bounds")
+
+    return _for_each_block(ends, block, body, out)
+
+
+@register("aten::_grouped_mm", precision=True)
+def grouped_mm(
+    self: Any, mat2: Any, offs: Any = None, bias: Any = None, out_dtype: torch.dtype | None = None
+) -> Any:  # fmt: skip
+    """The four forms of torch._grouped_mm, for every dtype that matmul takes."""
+    if bias is not None:
+        raise NotImplementedError("_grouped_mm: a bias was given; supported: bias=None, as in PyTorch")
+    if self.ndim == 3 and mat2.ndim == 3:
+        return product(self, mat2)
+    if offs is None:
+        raise NotImplementedError(
+            f"_grouped_mm: offs=None for operands of {self.ndim} and {mat2.ndim} dimensions; supported: 3 and 3"
+        )
+    if self.ndim == 2 and mat2.ndim == 3:
+        return grouped_rows(self, mat2, offs)
+    if self.ndim == 3 and mat2.ndim == 2:
+        return grouped_rows(mat2.T, jnp.swapaxes(self, 1, 2), offs).T
+    return grouped_sum(self.T, mat2, offs)
