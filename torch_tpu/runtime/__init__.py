@@ -1,0 +1,1 @@
+"""What runs programs: platform, buffers, transfers, the program cache, memory accounting, errors."""

@@ -1,0 +1,154 @@
+"""Buffers: what a storage of device "tpu" owns.
+
+A buffer holds a ``jax.Array`` (ready, or on its way: JAX dispatches asynchronously), or nothing yet. Code that
+needs the value asks ``force()``; it never assumes which. Memory that was never written is not allocated: it
+becomes zeros when it is first read.
+
+``Layout`` says how the array lies behind the storage: flattened, the array is the storage's elements in order.
+Layouts are interned, so that they compare and hash by identity.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from torch_tpu.runtime import memory, platform
+
+
+class Layout:
+    """Shape and dtype of a buffer's array, and the index of its device."""
+
+    __slots__ = ("account", "device", "dtype", "nbytes", "numel", "shape")
+
+    def __init__(self, shape: tuple[int, ...], dtype: np.dtype, device: int):
+        self.shape = shape
+        self.dtype = dtype
+        self.device = device
+        self.numel = math.prod(shape)
+        self.nbytes = self.numel * dtype.itemsize
+        self.account = memory.account(device)
+
+    def __repr__(self) -> str:
+        return f"{self.dtype}{list(self.shape)}@{self.device}"
+
+
+_layouts: dict[tuple[tuple[int, ...], np.dtype, int], Layout] = {}
+
+
+def layout(shape: tuple[int, ...], dtype: np.dtype, device: int) -> Layout:
+    """The one ``Layout`` of these properties."""
+    key = (shape, dtype, device)
+    found = _layouts.get(key)
+    return found if found is not None else _layouts.setdefault(key, Layout(*key))
+
+
+# Fake addresses: storages of the device get ranges of an address space that no host memory can be in (non
+# canonical on x86-64 and arm64), far enough apart that views never reach into a neighbour.
+_ALIGNMENT = 512
+_next_address = itertools.count(1 << 50)
+BY_ADDRESS: dict[int, weakref.ref[Buffer]] = {}
+
+
+class Buffer:
+    """The data of one storage. ``array`` is None while nothing is there; use ``force()`` to read."""
+
+    __slots__ = ("__weakref__", "address", "array", "counted", "layout", "pending")
+
+    def __init__(self, layout: Layout, array: jax.Array | None = None):
+        self.layout = layout
+        self.array = array
+        self.pending: Callable[[], jax.Array] | None = None
+        self.address = 0
+        self.counted: Layout | None = None
+        if array is not None:
+            self.counted = layout
+            layout.account.add(layout.nbytes)
+
+    def force(self) -> jax.Array:
+        """The array, waiting for no computation: pending work is dispatched, missing memory becomes zeros."""
+        if self.array is None:
+            make, self.pending = self.pending, None
+            self.set(make() if make is not None else zeros(self.layout), self.layout)
+        assert self.array is not None
+        return self.array
+
+    def set(self, array: jax.Array, layout: Layout) -> None:
+        """Swap the data (an in-place operation, a resize)."""
+        self.array = array
+        self.layout = layout
+        if self.counted is not layout:
+            self._uncount()
+            self.counted = layout
+            layout.account.add(layout.nbytes)
+
+    def drop(self, layout: Layout) -> None:
+        """Forget the data: the buffer is unallocated again, with a new layout."""
+        self._uncount()
+        self.array = self.pending = None
+        self.layout = layout
+
+    def _uncount(self) -> None:
+        counted, self.counted = self.counted, None
+        if counted is not None:
+            counted.account.add(-counted.nbytes)
+
+    def __del__(self) -> None:
+        self._uncount()
+        BY_ADDRESS.pop(self.address, None)
+
+
+def place(buffer: Buffer, nbytes: int) -> int:
+    """Give the buffer its address (unique in the process) and enter it in the table of addresses."""
+    # Small ranges come from a counter, which needs no lock.
+    address = next(_next_address) * _ALIGNMENT if nbytes <= _ALIGNMENT else _reserve(nbytes)
+    buffer.address = address
+    BY_ADDRESS[address] = weakref.ref(buffer)
+    return address
+
+
+_big_lock = threading.RLock()
+_next_big = 1 << 60
+_END = 1 << 63
+
+
+def _reserve(nbytes: int) -> int:
+    global _next_big
+    with _big_lock:
+        address = _next_big
+        _next_big += (nbytes // _ALIGNMENT + 2) * _ALIGNMENT
+    if _next_big >= _END:
+        raise MemoryError(f"tpu: a storage of {nbytes} bytes is larger than any device's memory")
+    return address
+
+
+def find(address: int) -> Buffer | None:
+    """The live buffer whose range starts at ``address``."""
+    ref = BY_ADDRESS.get(address)
+    return ref() if ref is not None else None
+
+
+def zeros(layout: Layout) -> jax.Array:
+    with jax.enable_x64(True):
+        return jnp.zeros(layout.shape, layout.dtype, device=platform.device(layout.device))
+
+
+def canonical_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Strides of a contiguous tensor of this shape, as PyTorch counts them (empty dims count as one)."""
+    strides = [1] * len(shape)
+    for i in range(len(shape) - 2, -1, -1):
+        strides[i] = strides[i + 1] * max(shape[i + 1], 1)
+    return tuple(strides)
+
+
+def as_numpy(array: Any) -> np.ndarray:
+    """The array on the host. May be read-only and alias device memory: copy before it is handed out."""
+    return np.asarray(array)

@@ -1,0 +1,244 @@
+"""The one cache of compiled programs, in memory and on disk, with its statistics.
+
+A program is found by its *key*: a nested tuple of strings, numbers, dtypes and None that says everything its code
+depends on. On disk the key is joined by the fingerprint of what else matters: versions, this package's sources,
+platform, device kind and compiler flags.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import hashlib
+import os
+import pathlib
+import pickle
+import platform as host
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import jaxlib
+import torch
+from jax.experimental import serialize_executable
+
+from torch_tpu.runtime import errors, platform
+from torch_tpu.runtime.cache_dir import CacheDirectory
+
+PERSIST_VARIABLE = "TORCH_TPU_PERSISTENT_CACHE"
+# On XLA:CPU a program over few elements is compiled with the cheap options: 10 ms in place of 24, and no
+# measurable difference when it runs. Above this many elements in and out the full ones pay.
+_SMALL_ELEMENTS = 16384
+_CHEAP_OPTIONS = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
+
+
+@dataclasses.dataclass(eq=False)
+class Program:
+    """A compiled program. ``call`` takes arrays and gives a list of arrays; ``notes`` is what its tracing found."""
+
+    key: tuple[Any, ...]
+    label: str
+    call: Callable[..., Any]
+    notes: Any
+    compiled: jax.stages.Compiled
+
+
+@dataclasses.dataclass
+class Miss:
+    """Why a program was made: the nearest earlier key of the same operation, and what differs."""
+
+    label: str
+    seconds: float
+    from_disk: bool
+    nearest: str
+    differs: list[str]
+
+
+@dataclasses.dataclass
+class Stats:
+    hits: int = 0
+    compiled: int = 0
+    loaded: int = 0
+    compile_seconds: float = 0.0
+    load_seconds: float = 0.0
+    misses: list[Miss] = dataclasses.field(default_factory=list)
+
+
+_KEEP_MISSES = 2000
+
+
+class ProgramCache:
+    def __init__(self) -> None:
+        self.programs: dict[tuple[Any, ...], Program] = {}
+        self.stats = Stats()
+        self._by_label: dict[str, list[tuple[Any, ...]]] = {}
+        self._locks: dict[tuple[Any, ...], threading.RLock] = {}
+        self._lock = threading.RLock()
+        self.directory = CacheDirectory() if os.environ.get(PERSIST_VARIABLE, "1") != "0" else None
+        self.listeners: list[Callable[[str, float, bool], None]] = []
+
+    def get(
+        self,
+        key: tuple[Any, ...],
+        label: str,
+        fn: Callable[..., Any],
+        avals: Sequence[jax.ShapeDtypeStruct],
+        donate: tuple[int, ...] = (),
+        notes: Callable[[], Any] = lambda: None,
+        device: int = 0,
+    ) -> Program:
+        """The program of ``key``, compiled from ``fn(*avals)`` if neither memory nor disk has it.
+
+        Args:
+          donate: positions of arguments whose memory the results may take.
+          notes: called after tracing: what must be kept with the program (picklable).
+        """
+        found = self.programs.get(key)
+        if found is not None:
+            self.stats.hits += 1
+            return found
+        with self._lock:
+            lock = self._locks.setdefault(key, threading.RLock())
+        with lock:
+            found = self.programs.get(key)
+            if found is None:
+                found = self._make(key, label, fn, avals, donate, notes, device)
+                self.programs[key] = found
+        return found
+
+    def clear(self, *, disk: bool = False) -> None:
+        with self._lock:
+            self.programs.clear()
+            self._locks.clear()
+            self._by_label.clear()
+        if disk and self.directory is not None:
+            self.directory.clear()
+
+    def _make(self, key, label, fn, avals, donate, notes, device) -> Program:
+        start = time.perf_counter()
+        name = _file_name(key) if self.directory is not None else ""
+        loaded = self._load(name, device) if name else None
+        if loaded is not None:
+            compiled, kept = loaded
+        else:
+            compiled = _compile(label, fn, avals, donate, device)
+            kept = notes()
+            if name:
+                self._save(name, compiled, kept)
+        self._count(key, label, time.perf_counter() - start, loaded is not None)
+        return Program(key, label, compiled, kept, compiled)
+
+    def _load(self, name: str, device: int) -> tuple[jax.stages.Compiled, Any] | None:
+        assert self.directory is not None
+        blob = self.directory.read(name)
+        if blob is None:
+            return None
+        try:
+            parts, kept = pickle.loads(blob)
+            target = platform.device(device)
+            return serialize_executable.deserialize_and_load(
+                *parts, backend=target.client, execution_devices=[target]
+            ), kept
+        except Exception as e:  # whatever is wrong with a stored program, compiling is right
+            self.directory.discard(name, f"could not be loaded ({type(e).__name__})")
+            return None
+
+    def _save(self, name: str, compiled: jax.stages.Compiled, kept: Any) -> None:
+        assert self.directory is not None
+        try:
+            blob = pickle.dumps((serialize_executable.serialize(compiled), kept))
+        except Exception:  # some programs (host callbacks) cannot be stored
+            return
+        self.directory.write(name, blob)
+
+    def _count(self, key: tuple[Any, ...], label: str, seconds: float, from_disk: bool) -> None:
+        with self._lock:
+            s = self.stats
+            if from_disk:
+                s.loaded += 1
+                s.load_seconds += seconds
+            else:
+                s.compiled += 1
+                s.compile_seconds += seconds
+            earlier = self._by_label.setdefault(label, [])
+            nearest, differs = _nearest(key, earlier[-64:])
+            earlier.append(key)
+            s.misses.append(Miss(label, seconds, from_disk, nearest, differs))
+            del s.misses[:-_KEEP_MISSES]
+        for listener in self.listeners:
+            listener(label, seconds, from_disk)
+
+
+def _compile(label, fn, avals, donate, device) -> jax.stages.Compiled:
+    options = None
+    if platform.name() == "cpu":
+        elements = sum(_size(a) for a in avals)
+        if elements <= _SMALL_ELEMENTS:
+            options = _CHEAP_OPTIONS
+    with jax.enable_x64(True), errors.translated(f"compiling {label}", device):
+        lowered = jax.jit(fn, donate_argnums=donate, keep_unused=True).lower(*avals)
+        if options and sum(_size(a) for a in jax.tree_util.tree_leaves(lowered.out_info)) > _SMALL_ELEMENTS:
+            options = None
+        return lowered.compile(compiler_options=options)
+
+
+def _size(aval: Any) -> int:
+    n = 1
+    for d in aval.shape:
+        n *= d
+    return n
+
+
+def _nearest(key: tuple[Any, ...], earlier: Sequence[tuple[Any, ...]]) -> tuple[str, list[str]]:
+    best: tuple[int, str, list[str]] | None = None
+    for other in earlier:
+        differs = [f"{a!r} (was {b!r})" for a, b in zip(key, other, strict=False) if a != b]
+        if best is None or len(differs) < best[0]:
+            best = (len(differs), repr(other)[:300], [d[:300] for d in differs])
+    return (best[1], best[2]) if best else ("", [])
+
+
+def _file_name(key: tuple[Any, ...]) -> str:
+    return hashlib.sha256((repr(key) + fingerprint()).encode()).hexdigest()
+
+
+@functools.cache
+def fingerprint() -> str:
+    """Everything besides the key that a compiled program depends on."""
+    device = platform.devices()[0]
+    parts = [
+        torch.__version__, jax.__version__, jaxlib.__version__, _sources_digest(), platform.name(),
+        device.device_kind, device.client.platform_version, host.machine(), _cpu_features(),
+        os.environ.get("XLA_FLAGS", ""), os.environ.get("LIBTPU_INIT_ARGS", ""),
+    ]  # fmt: skip
+    return "|".join(parts)
+
+
+def _sources_digest() -> str:
+    """Digest of this package's sources: a changed lowering must not find its old programs."""
+    digest = hashlib.sha256()
+    root = pathlib.Path(__file__).resolve().parent.parent
+    for file in sorted(root.rglob("*.py")):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()
+
+
+def _cpu_features() -> str:
+    with contextlib.suppress(OSError), open("/proc/cpuinfo") as f:
+        for line in f:
+            if line.startswith(("flags", "Features")):
+                return hashlib.sha256(line.encode()).hexdigest()
+    return host.processor()
+
+
+cache = ProgramCache()
+
+
+@contextlib.contextmanager
+def counting() -> Iterator[Callable[[], int]]:
+    """``with counting() as made:`` ... ``made()`` is how many programs were compiled or loaded since."""
+    before = cache.stats.compiled + cache.stats.loaded
+    yield lambda: cache.stats.compiled + cache.stats.loaded - before
