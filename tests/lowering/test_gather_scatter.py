@@ -2,9 +2,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 import torch
-from zero_dim import check, find
-
 from torch_tpu.lowering import checks, registry
+
+from zero_dim import check, find
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int32, torch.uint8,
           torch.bool, torch.complex64]  # fmt: skip
@@ -149,7 +149,7 @@ def bad(name, args):
 
     lowering, schema = registry.get(name), find(name)._schema
     with jax.enable_x64(True), checks.collect() as found:
-        convert = lambda v: harness.to_array(v) if isinstance(v, torch.Tensor) else [convert(e) for e in v] if isinstance(v, list) else v  # noqa: E731
+        convert = lambda v: harness.to_array(v) if isinstance(v, torch.Tensor) else [convert(e) for e in v] if isinstance(v, list) else v
         bound = {a.name: convert(v) for a, v in zip(schema.arguments, args, strict=False)}
         shape = (2, 2) if name == "aten::index.Tensor" else None
         meta = (registry.Meta(shape, torch.float32),)

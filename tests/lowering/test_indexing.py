@@ -1,7 +1,8 @@
 import pytest
 import torch
+
+from test_gather_scatter import DTYPES, make
 from zero_dim import check
-from test_gather_scatter import DTYPES, idx, make
 
 # self shape, index (a list of shapes, None for a full slice)
 INDICES = [

@@ -70,7 +70,6 @@ def embedding_bag(
         rows = rows * widen_half(per_sample_weights)[:, None]
     kept = indices != padding_idx
     sizes = scatter_rows(jnp.zeros(bags, jnp.int32), 0, bag, kept.astype(jnp.int32), "sum")
-    largest = jnp.zeros(meta[3].shape, jnp.int32)
     if mode == MAX:
         out, largest = _largest(rows, indices, bag, kept, sizes)
     else:
@@ -79,24 +78,29 @@ def embedding_bag(
         )
         if mode == MEAN:
             out = out / jnp.maximum(sizes, 1)[:, None].astype(out.dtype)
-    # PyTorch leaves some of the auxiliary results empty, or pads them, by mode and device.
-    bag = bag if meta[1].shape[0] else bag[:0]
-    return out, bag, jnp.pad(sizes, (0, meta[2].shape[0] - bags)), largest
+    # The auxiliary results as in ATen: sizes stay zero for a sum, and a mean shows them in place of the maxima.
+    # Their shapes depend on the mode and on the device.
+    if mode == SUM:
+        sizes = jnp.zeros_like(sizes)
+    sizes = jnp.pad(sizes, (0, meta[2].shape[0] - bags))
+    if mode != MAX:
+        largest = sizes if meta[3].shape == sizes.shape else jnp.zeros(meta[3].shape, jnp.int32)
+    return out, bag if meta[1].shape[0] else bag[:0], sizes, largest
 
 
 def _largest(rows: Any, indices: Any, bag: Any, kept: Any, sizes: Any) -> tuple[Any, Any]:
-    """The maximum of each bag and the table row that it came from (the first one, -1 for an empty bag)."""
+    """The maximum of each bag and the table row that it came from (the first one; 0 for an empty bag)."""
     n, width = rows.shape
     bags = sizes.shape[0]
     rows = jnp.where(kept[:, None], rows, lowest(rows.dtype))
     top = scatter_rows(jnp.full((bags, width), lowest(rows.dtype), rows.dtype), 0, bag, rows, "amax")
     if n == 0:
-        return jnp.zeros_like(top), jnp.full(top.shape, -1, jnp.int32)
+        return jnp.zeros_like(top), jnp.zeros(top.shape, jnp.int32)
     best = take_rows(top, bag, 0)
     hit = kept[:, None] & ((rows == best) | (jnp.isnan(rows) & jnp.isnan(best)))
     position = jnp.where(hit, jnp.arange(n, dtype=jnp.int32)[:, None], n)
     first = scatter_rows(jnp.full((bags, width), n, jnp.int32), 0, bag, position, "amin")
-    source = jnp.where(first < n, take_rows(indices, jnp.minimum(first, n - 1), 0), -1)
+    source = jnp.where(first < n, take_rows(indices, jnp.minimum(first, n - 1), 0), 0)
     return jnp.where((sizes > 0)[:, None], top, 0), source
 
 
@@ -108,8 +112,8 @@ def embedding_bag_dense_backward(
     grad, width = widen_half(grad), grad.shape[1]
     table = jnp.zeros((num_weights, width), grad.dtype)
     if mode == MAX:
-        empty = maximum_indices < 0
-        return scatter_elements(table, 0, jnp.maximum(maximum_indices, 0), jnp.where(empty, 0, grad), "sum")
+        empty = (bag_size[: grad.shape[0]] == 0)[:, None]
+        return scatter_elements(table, 0, maximum_indices, jnp.where(empty, 0, grad), "sum")
     i = index_in_range(indices, num_weights, "embedding_bag backward", negative=False)
     rows = take_rows(grad, offset2bag, 0)
     if mode == MEAN:
