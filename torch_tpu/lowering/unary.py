@@ -1,0 +1,171 @@
+"""Functions of one operand: exponentials, trigonometry, rounding, gamma and error functions, complex parts.
+
+Sigmoid and tanh are in ``activation.py``; the functions of ``torch.special`` in ``special.py``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+
+from torch_tpu.lowering.pointwise import is_complex, is_floating
+from torch_tpu.lowering.registry import Promotion, register
+
+
+def _sinc(x: Any) -> Any:
+    scaled = math.pi * x
+    return jnp.where(x == 0, 1, jnp.sin(scaled) / jnp.where(x == 0, 1, scaled))
+
+
+def _digamma(x: Any) -> Any:
+    # ATen: a pole of -inf at +0 and inf at -0, and NaN at the negative integers and at -inf.
+    at_zero = jnp.where(jnp.signbit(x), jnp.inf, -jnp.inf)
+    no_value = (x < 0) & (x == jnp.floor(x))
+    regular = lax.digamma(jnp.where(no_value | (x == 0), 1, x))
+    return jnp.where(x == 0, at_zero, jnp.where(no_value, jnp.nan, regular))
+
+
+def _bessel_i0(x: Any) -> Any:
+    return jnp.exp(jnp.abs(x)) * lax.bessel_i0e(x)
+
+
+def _exp2(x: Any) -> Any:
+    return jnp.exp(x * math.log(2)) if is_complex(x) else jnp.exp2(x)
+
+
+def _log2(x: Any) -> Any:
+    return jnp.log(x) / math.log(2) if is_complex(x) else jnp.log2(x)
+
+
+def _log10(x: Any) -> Any:
+    return jnp.log(x) / math.log(10) if is_complex(x) else jnp.log10(x)
+
+
+# Evaluated in a floating (or complex) type: integers become the default floating type.
+FLOATING: dict[str, Callable[[Any], Any]] = {
+    "exp": jnp.exp,
+    "exp2": _exp2,
+    "expm1": jnp.expm1,
+    "log": jnp.log,
+    "log1p": jnp.log1p,
+    "log2": _log2,
+    "log10": _log10,
+    "sqrt": jnp.sqrt,
+    "rsqrt": lambda x: 1 / jnp.sqrt(x),
+    "reciprocal": lambda x: 1 / x,
+    "sin": jnp.sin,
+    "cos": jnp.cos,
+    "tan": jnp.tan,
+    "asin": jnp.arcsin,
+    "acos": jnp.arccos,
+    "atan": jnp.arctan,
+    "sinh": jnp.sinh,
+    "cosh": jnp.cosh,
+    "asinh": jnp.arcsinh,
+    "acosh": jnp.arccosh,
+    "atanh": jnp.arctanh,
+    "sinc": _sinc,
+    "deg2rad": lambda x: x * (math.pi / 180),
+    "rad2deg": lambda x: x * (180 / math.pi),
+    "erf": lax.erf,
+    "erfc": lax.erfc,
+    "erfinv": lax.erf_inv,
+    "lgamma": lax.lgamma,
+    "digamma": _digamma,
+    "i0": _bessel_i0,
+}
+for _name, _fn in FLOATING.items():
+    register(f"aten::{_name}", promote=Promotion.INT_TO_FLOAT)(_fn)
+
+
+def _of_floats_only(fn: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Rounding leaves integers as they are."""
+    return lambda x: fn(x) if is_floating(x) else x
+
+
+ROUNDING: dict[str, Callable[[Any], Any]] = {
+    "floor": jnp.floor,
+    "ceil": jnp.ceil,
+    "trunc": jnp.trunc,
+    "round": lambda x: lax.round(x, lax.RoundingMethod.TO_NEAREST_EVEN),
+}
+for _name, _fn in ROUNDING.items():
+    register(f"aten::{_name}", promote=Promotion.DEFAULT)(_of_floats_only(_fn))
+
+
+@register("aten::round.decimals", promote=Promotion.DEFAULT)
+def round_decimals(self: Any, decimals: int) -> Any:
+    if not is_floating(self):
+        return self
+    if decimals == 0:
+        return ROUNDING["round"](self)
+    unit = jnp.asarray(10.0 ** abs(decimals), self.dtype)
+    return ROUNDING["round"](self * unit) / unit if decimals > 0 else ROUNDING["round"](self / unit) * unit
+
+
+@register("aten::frac", promote=Promotion.DEFAULT)
+def frac(self: Any) -> Any:
+    return self - jnp.trunc(self)
+
+
+@register("aten::abs")
+def absolute(self: Any) -> Any:
+    return jnp.abs(self)
+
+
+@register("aten::neg")
+def neg(self: Any) -> Any:
+    return -self
+
+
+@register("aten::frexp.Tensor")
+def frexp(self: Any) -> Any:
+    wide = self.astype(jnp.promote_types(self.dtype, jnp.float32))
+    return jnp.frexp(wide)
+
+
+@register("aten::polygamma", promote=Promotion.INT_TO_FLOAT)
+def polygamma(n: int, self: Any) -> Any:
+    if n < 0:
+        raise RuntimeError(f"polygamma(n, x) does not support negative n, got {n}")
+    if n == 0:
+        return _digamma(self)
+    sign = 1 if n % 2 else -1
+    if n == 1:
+        return _trigamma(self)
+    factorial = math.exp(math.lgamma(n + 1))
+    return sign * factorial * lax.zeta(jnp.asarray(n + 1, self.dtype), self)
+
+
+def _trigamma(x: Any) -> Any:
+    """By the Hurwitz zeta function, and for x < 1/2 by reflection: psi'(x) + psi'(1 - x) = (pi / sin(pi x))^2."""
+    reflected = x < 0.5
+    value = lax.zeta(jnp.asarray(2, x.dtype), jnp.where(reflected, 1 - x, x))
+    sine = jnp.sin(math.pi * x)
+    return jnp.where(reflected, (math.pi / sine) ** 2 - value, value)
+
+
+@register("aten::mvlgamma", promote=Promotion.INT_TO_FLOAT)
+def mvlgamma(self: Any, p: int) -> Any:
+    if p < 1:
+        raise RuntimeError(f"p has to be greater than or equal to 1, got {p}")
+    return sum(lax.lgamma(self - i / 2) for i in range(p)) + p * (p - 1) / 4 * math.log(math.pi)
+
+
+# Complex parts
+
+
+@register("aten::angle", promote=Promotion.INT_TO_FLOAT)
+def angle(self: Any) -> Any:
+    if is_complex(self):
+        return jnp.arctan2(self.imag, self.real)
+    return jnp.where(jnp.isnan(self), jnp.nan, jnp.where(self < 0, math.pi, 0))
+
+
+@register("aten::_conj_physical")
+def conj_physical(self: Any) -> Any:
+    return jnp.conj(self) if is_complex(self) else self
