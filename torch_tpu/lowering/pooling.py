@@ -12,8 +12,15 @@ from jax import lax
 from torch_tpu.lowering.norm import widen
 from torch_tpu.lowering.registry import register
 from torch_tpu.lowering.windows import (
-    Taps, adaptive, along, output_size, separable_sum, sliding, transpose, tuple_of,
-)  # fmt: skip
+    Taps,
+    adaptive,
+    along,
+    output_size,
+    separable_sum,
+    sliding,
+    transpose,
+    tuple_of,
+)
 
 
 def _sliding_average(
