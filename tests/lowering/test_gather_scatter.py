@@ -2,9 +2,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 import torch
-from torch_tpu.lowering import checks, registry
-
 from zero_dim import check, find
+
+from torch_tpu.lowering import checks, registry
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int32, torch.uint8,
           torch.bool, torch.complex64]  # fmt: skip

@@ -1,6 +1,5 @@
 import pytest
 import torch
-
 from test_gather_scatter import DTYPES, make
 from zero_dim import check
 
