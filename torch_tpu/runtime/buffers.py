@@ -152,3 +152,11 @@ def canonical_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
 def as_numpy(array: Any) -> np.ndarray:
     """The array on the host. May be read-only and alias device memory: copy before it is handed out."""
     return np.asarray(array)
+
+
+def live_arrays(device: int) -> list[jax.Array]:
+    """The arrays of all live buffers of a device."""
+    found = (ref() for ref in list(BY_ADDRESS.values()))
+    return [
+        b.array for b in found if b is not None and b.array is not None and b.layout.device == device
+    ]  # fmt: skip

@@ -1,0 +1,134 @@
+"""The two steps of becoming a device.
+
+``register`` runs at ``import torch``: it names the device, hangs up the module and replaces what is unsafe, and
+imports neither JAX nor any lowering. ``load`` runs when the device is first used, and registers the kernels.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import threading
+from typing import Any
+
+import torch
+from torch.utils import backend_registration
+
+_registered = False
+_loaded = False
+_lock = threading.RLock()
+_FACTORIES = ("empty.memory_format", "empty_strided")
+
+
+class _Hooks(torch._C._acc.PrivateUse1Hooks):  # type: ignore[name-defined,misc]
+    def is_available(self) -> bool:
+        from torch_tpu.binding import device
+
+        return device.is_available()
+
+    def has_primary_context(self, dev_id: int) -> bool:
+        return True
+
+    def is_built(self) -> bool:
+        return True
+
+
+class _Guard(torch._C._acc.DeviceGuard):  # type: ignore[name-defined,misc]
+    def type_(self) -> Any:
+        return torch._C._autograd.DeviceType.PrivateUse1  # type: ignore[attr-defined]
+
+
+_kept: list[Any] = []
+
+
+def register() -> None:
+    """Make "tpu" a device of this PyTorch."""
+    global _registered
+    with _lock:
+        if _registered:
+            return
+        _registered = True
+    from torch_tpu.binding import accelerator, backends, conversion, generator, pinning, storage
+
+    _kept.extend([_Hooks(), _Guard()])
+    module = sys.modules["torch_tpu"]
+    backend_registration._setup_privateuseone_for_python_backend(
+        rename="tpu", backend_module=module, hook=_kept[0], device_guard=_kept[1]
+    )
+    _alias_submodules()
+    accelerator.install()
+    conversion.install()
+    storage.install()
+    pinning.install()
+    backends.install()
+    torch.Generator = generator.Generator  # type: ignore[misc]
+    from torch_tpu.binding.registration import register as register_kernel
+
+    for name in _FACTORIES:
+        register_kernel(f"aten::{name}", _first_use(name))
+    # Accelerate asks this variable for a device it does not know by itself.
+    os.environ.setdefault("ACCELERATE_TORCH_DEVICE", "tpu")
+
+
+def _first_use(name: str) -> Any:
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        load()
+        from torch_tpu.eager import install
+
+        return install._COPIES[name](*args, **kwargs)
+
+    return kernel
+
+
+def load() -> None:
+    """Start the platform and register all kernels; does nothing the second time."""
+    global _loaded
+    if _loaded:
+        return
+    with _lock:
+        if _loaded:
+            return
+        from torch_tpu.runtime import platform
+
+        platform.start()  # the error, if there is no such platform, belongs to whoever used the device
+        from torch_tpu.binding import autocast, device, generator
+        from torch_tpu.eager import install, kernels, plan
+
+        plan.current_device = device.current_device
+        kernels.default_generator = generator.default_generator
+        kernels.check_generator = generator.check_for_tpu
+        install.install()
+        autocast.install()
+        device._pid_started.append(os.getpid())
+        if len(platform.devices()) > 1:
+            # PyTorch's Python guard reports one device, and the autograd engine makes one thread for it: a graph on
+            # tpu:1 would find none. One thread then runs every graph.
+            torch.autograd.set_multithreading_enabled(False)
+        _loaded = True
+
+
+class _AliasFinder:
+    """``import torch.tpu.x`` finds ``torch_tpu.x`` itself, not a second copy of it."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        if not name.startswith("torch.tpu."):
+            return None
+        from importlib.machinery import ModuleSpec
+
+        return ModuleSpec(name, _AliasLoader(name.replace("torch.tpu.", "torch_tpu.", 1)))
+
+
+class _AliasLoader:
+    def __init__(self, real: str):
+        self.real = real
+
+    def create_module(self, spec: Any) -> Any:
+        return importlib.import_module(self.real)
+
+    def exec_module(self, module: Any) -> None:
+        return None
+
+
+def _alias_submodules() -> None:
+    sys.meta_path.insert(0, _AliasFinder())  # type: ignore[arg-type]

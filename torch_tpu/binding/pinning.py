@@ -1,0 +1,29 @@
+"""``pin_memory`` where the accelerator is tpu.
+
+Transfers copy from any host memory, so pinning has nothing to speed up; but ``DataLoader(pin_memory=True)`` and
+``tensor.pin_memory()`` must work, and ``is_pinned()`` must say what was asked for. A pinned tensor is a copy in host
+memory that carries the mark.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from torch_tpu.binding.registration import register
+
+
+def _pin_memory(self: torch.Tensor, device: Any = None) -> torch.Tensor:
+    pinned = torch.empty_strided(self.shape, self.stride(), dtype=self.dtype, device="cpu").copy_(self)
+    pinned.untyped_storage().tpu_pinned = True  # type: ignore[attr-defined]
+    return pinned
+
+
+def _is_pinned(self: torch.Tensor, device: Any = None) -> bool:
+    return getattr(self.untyped_storage(), "tpu_pinned", False)
+
+
+def install() -> None:
+    register("aten::_pin_memory", _pin_memory, key="CPU")
+    register("aten::is_pinned", _is_pinned, key="CPU")

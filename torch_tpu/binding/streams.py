@@ -1,0 +1,189 @@
+"""Streams and events. XLA runs a device's programs in the order of their data, so there is one stream a device;
+events really wait for the work before them, and time it."""  # fmt: skip
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import torch
+
+from torch_tpu.binding import device as devices
+
+
+class Stream:
+    """The stream of a device. All streams of one device are the same queue: order is always kept."""
+
+    def __init__(self, device: Any = None, priority: int = 0, **kwargs: Any):
+        self.device = torch.device("tpu", devices.index_of(device))
+        self.priority = priority
+        self._before: list[Stream] = []
+
+    @property
+    def device_index(self) -> int:
+        return self.device.index
+
+    @property
+    def stream_id(self) -> int:
+        return 0
+
+    def synchronize(self) -> None:
+        """Wait for all work of the device."""
+        devices.synchronize(self.device)
+
+    def query(self) -> bool:
+        """Whether all work of the device is done."""
+        from torch_tpu.runtime import buffers
+
+        return all(a.is_ready() for a in buffers.live_arrays(self.device.index))
+
+    def record_event(self, event: Event | None = None) -> Event:
+        event = Event() if event is None else event
+        event.record(self)
+        return event
+
+    def wait_event(self, event: Event) -> None:
+        """Later work comes after ``event``: true of every stream, since a device has one queue."""
+
+    def wait_stream(self, stream: Stream) -> None:
+        """Later work comes after the work of ``stream``: true, since a device has one queue."""
+        if stream.device != self.device:
+            stream.synchronize()
+
+    def __enter__(self) -> Stream:
+        self._before.append(current_stream(self.device))
+        set_stream(self)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        set_stream(self._before.pop())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Stream) and other.device == self.device
+
+    def __hash__(self) -> int:
+        return hash(("tpu stream", self.device.index))
+
+    def __repr__(self) -> str:
+        return f"torch.tpu.Stream(device={self.device})"
+
+
+class Event:
+    """A mark in a device's work.
+
+    Args:
+      enable_timing: ``elapsed_time`` may be asked. A thread notes the time when the work is done.
+      blocking, interprocess: accepted as in ``torch.cuda.Event``; an event cannot be shared between processes.
+    """
+
+    def __init__(self, device: Any = None, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False):
+        if interprocess:
+            raise NotImplementedError("torch.tpu.Event: interprocess events are not supported")
+        self.enable_timing = enable_timing
+        self.device = None if device is None else torch.device("tpu", devices.index_of(device))
+        self._arrays: list[Any] | None = None
+        self._done: float | None = None
+        self._watcher: threading.Thread | None = None
+
+    def record(self, stream: Stream | None = None) -> None:
+        """Mark the work that has been dispatched so far."""
+        from torch_tpu.runtime import buffers
+
+        self.device = (stream or current_stream()).device
+        self._arrays = [a for a in buffers.live_arrays(self.device.index) if not a.is_ready()]
+        self._done, self._watcher = None, None
+        if not self._arrays:
+            self._done = time.perf_counter()
+        elif self.enable_timing:
+            self._watcher = threading.Thread(target=self._watch, daemon=True, name="torch.tpu.Event")
+            self._watcher.start()
+
+    def _watch(self) -> None:
+        import jax
+
+        # A failed computation is raised by whoever reads its result; a donated array was read before its reuse.
+        for a in self._arrays or ():
+            try:
+                jax.block_until_ready(a)
+            except RuntimeError:
+                continue
+        self._done = time.perf_counter()
+
+    def synchronize(self) -> None:
+        """Wait for the marked work."""
+        if self._done is not None or self._arrays is None:
+            return
+        if self._watcher is not None:
+            self._watcher.join()
+        else:
+            self._watch()
+        self._arrays = []
+
+    def wait(self, stream: Stream | None = None) -> None:
+        """Later work of ``stream`` comes after this event."""
+        if stream is not None and self.device is not None and stream.device != self.device:
+            self.synchronize()
+
+    def query(self) -> bool:
+        """Whether the marked work is done; True where nothing was recorded."""
+        if self._arrays is None or self._done is not None:
+            return True
+        return all(a.is_deleted() or a.is_ready() for a in self._arrays)
+
+    def elapsed_time(self, end_event: Event) -> float:
+        """Milliseconds from this event to ``end_event``; both need ``enable_timing`` and must have been recorded."""
+        if not (self.enable_timing and end_event.enable_timing):
+            raise ValueError("Both events must be created with argument 'enable_timing=True'.")
+        if self._arrays is None or end_event._arrays is None:
+            raise ValueError("Both events must be recorded before calculating elapsed time.")
+        if not (self.query() and end_event.query()):
+            raise RuntimeError("Both events must be completed before calculating elapsed time: call synchronize().")
+        self.synchronize()
+        end_event.synchronize()
+        assert self._done is not None and end_event._done is not None
+        return (end_event._done - self._done) * 1000.0
+
+    def __repr__(self) -> str:
+        return f"torch.tpu.Event(device={self.device}, recorded={self._arrays is not None})"
+
+
+class _Current(threading.local):
+    def __init__(self) -> None:
+        self.streams: dict[int, Stream] = {}
+
+
+_current = _Current()
+
+
+def default_stream(device: Any = None) -> Stream:
+    return Stream(device)
+
+
+def current_stream(device: Any = None) -> Stream:
+    index = devices.index_of(device)
+    return _current.streams.get(index) or default_stream(index)
+
+
+def set_stream(stream: Stream) -> None:
+    if stream is None:
+        return
+    _current.streams[stream.device.index] = stream
+    devices.set_device(stream.device)
+
+
+class stream:
+    """Context manager: ``stream`` is the current one inside (None: no change)."""
+
+    def __init__(self, stream: Stream | None):
+        self.stream = stream
+
+    def __enter__(self) -> None:
+        if self.stream is not None:
+            self._device = devices.current_device()
+            self.stream.__enter__()
+
+    def __exit__(self, *exc: object) -> None:
+        if self.stream is not None:
+            self.stream.__exit__(*exc)
+            devices.set_device(self._device)

@@ -1,0 +1,44 @@
+"""``torch.tpu.compiler``: the program cache and its statistics."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def stats() -> dict[str, Any]:
+    """What the program cache did in this process.
+
+    Returns:
+      ``hits``, ``compiled``, ``loaded`` (from disk): counts; ``compile_seconds``, ``load_seconds``; ``programs``: how
+      many are in memory; ``directory``: where programs are kept, or None.
+    """
+    from torch_tpu.runtime import programs
+
+    s, cache = programs.cache.stats, programs.cache
+    return {
+        "hits": s.hits,
+        "compiled": s.compiled,
+        "loaded": s.loaded,
+        "compile_seconds": s.compile_seconds,
+        "load_seconds": s.load_seconds,
+        "programs": len(cache.programs),
+        "directory": None if cache.directory is None else str(cache.directory.path),
+    }
+
+
+def misses() -> list[dict[str, Any]]:
+    """For each program that was not found in memory, oldest first: operation, seconds, whether the disk had it, the
+    nearest earlier program of the same operation, and what differs from it."""  # fmt: skip
+    from torch_tpu.runtime import programs
+
+    return [
+        {"label": m.label, "seconds": m.seconds, "from_disk": m.from_disk, "nearest": m.nearest, "differs": m.differs}
+        for m in programs.cache.stats.misses
+    ]
+
+
+def clear_cache(*, disk: bool = False) -> None:
+    """Forget the compiled programs in memory, and with ``disk`` those kept for later processes."""
+    from torch_tpu.runtime import programs
+
+    programs.cache.clear(disk=disk)

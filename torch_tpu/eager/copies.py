@@ -1,0 +1,263 @@
+"""Making tensors, and moving values: host to device, device to host, device to device, to a Python number."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+
+from torch_tpu.binding import tensor as binding_tensor
+from torch_tpu.eager import kernels, modes, views
+from torch_tpu.eager import plan as plans_module
+from torch_tpu.lowering import dtypes
+from torch_tpu.runtime import buffers, platform, transfer
+from torch_tpu.runtime.buffers import Buffer
+
+_READ_WHOLE = 4096  # elements up to which a single value is read by fetching its whole buffer
+
+
+def _index_of(device: torch.device | None) -> int:
+    index = plans_module.current_device() if device is None or device.index is None else device.index
+    platform.device(index)  # IndexError where there is none
+    return index
+
+
+def new_empty(size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype, index: int) -> torch.Tensor:
+    """An unallocated tensor: its memory comes into being when it is first written or read."""
+    jax_dtype = dtypes.to_jax(dtype)
+    arranged = views.arrangement(size, stride)
+    shape = arranged[0] if arranged is not None else (1 + sum((n - 1) * s for n, s in zip(size, stride, strict=True)),)
+    return binding_tensor.factory(size, stride, dtype, index).make(Buffer(buffers.layout(shape, jax_dtype, index)))
+
+
+def _check_options(name: str, layout: torch.layout | None, pin_memory: bool | None) -> None:
+    if layout is not None and layout != torch.strided:
+        raise NotImplementedError(f"{name}: layout {layout} is not supported on tpu; supported: torch.strided")
+    if pin_memory:
+        raise RuntimeError("Only dense CPU tensors can be pinned; a tensor on tpu can not")
+
+
+def empty(
+    size: Any, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None,
+    memory_format: Any = None,
+) -> torch.Tensor:  # fmt: skip
+    _check_options("aten::empty", layout, pin_memory)
+    size = tuple(size)
+    if any(n < 0 for n in size):
+        raise RuntimeError(f"Trying to create tensor with negative dimension in size {list(size)}")
+    if memory_format in (None, torch.contiguous_format):
+        stride = buffers.canonical_strides(size)
+    else:
+        stride = torch.empty(size, device="meta", memory_format=memory_format).stride()
+    return new_empty(size, stride, dtype or torch.get_default_dtype(), _index_of(device))
+
+
+def empty_strided(
+    size: Any, stride: Any, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None
+) -> torch.Tensor:
+    _check_options("aten::empty_strided", layout, pin_memory)
+    return new_empty(tuple(size), tuple(stride), dtype or torch.get_default_dtype(), _index_of(device))
+
+
+def resize_(self: torch.Tensor, size: Any, memory_format: Any = None) -> torch.Tensor:
+    """PyTorch's resize: elements stay in storage order, a storage that is too small grows."""
+    size = tuple(size)
+    if size == tuple(self.shape) and memory_format in (None, torch.preserve_format):
+        return self
+    if memory_format in (None, torch.contiguous_format, torch.preserve_format):
+        stride = buffers.canonical_strides(size)
+    else:
+        stride = torch.empty(size, device="meta", memory_format=memory_format).stride()
+    numel = 0 if 0 in size else 1 + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
+    buffer = binding_tensor.buffer_of(self)
+    resize_buffer(buffer, self.untyped_storage(), (self.storage_offset() + numel) * self.element_size(), self.dtype)
+    self.data = binding_tensor.view(self, size, stride, 0)
+    return self
+
+
+def resize_buffer(buffer: Buffer, storage: torch.UntypedStorage, nbytes: int, dtype: torch.dtype) -> None:
+    """Let the buffer hold at least ``nbytes``, keeping what is there."""
+    if nbytes > buffer.layout.nbytes:
+        set_nbytes(buffer, storage, nbytes, dtypes.to_jax(dtype))
+
+
+def set_nbytes(buffer: Buffer, storage: torch.UntypedStorage, nbytes: int, dtype: np.dtype | None = None) -> None:
+    """Make the storage ``nbytes`` long: grown or cut, its first bytes kept; 0 frees the memory."""
+    old = buffer.layout
+    if dtype is None or nbytes % dtype.itemsize:
+        dtype = old.dtype if nbytes % old.dtype.itemsize == 0 else np.dtype(np.uint8)
+    layout = buffers.layout((nbytes // dtype.itemsize,), dtype, old.device)
+    if buffer.array is None or old.nbytes == 0 or nbytes == 0:
+        buffer.drop(layout)
+    else:
+        with jax.enable_x64(True):
+            flat = views._bitcast(jax.numpy.ravel(buffer.force()), dtype)
+            buffer.set(views._resized(flat, layout.numel), layout)
+    storage.tpu_nbytes = nbytes  # type: ignore[attr-defined]
+
+
+# Values --------------------------------------------------------------------------------------------------------
+
+
+def _view_of(t: torch.Tensor) -> tuple[Buffer, views.View]:
+    buffer = binding_tensor.buffer_of(t)
+    v = views.solve(buffer.layout, tuple(t.shape), t.stride(), t.storage_offset(), dtypes.to_jax(t.dtype))
+    return buffer, v
+
+
+def from_host(t: torch.Tensor, index: int) -> torch.Tensor:
+    """A new device tensor with the values of a CPU tensor; dense strides are kept."""
+    arranged = views.arrangement(tuple(t.shape), t.stride())
+    stride = t.stride()
+    if arranged is None:
+        t = t.contiguous()
+        stride = t.stride()
+        arranged = views.arrangement(tuple(t.shape), stride)
+        assert arranged is not None
+    jax_dtype = dtypes.to_jax(t.dtype)
+    array = transfer.to_device(t.permute(arranged[1]), jax_dtype, index)
+    layout = buffers.layout(arranged[0], jax_dtype, index)
+    return binding_tensor.factory(tuple(t.shape), stride, t.dtype, index).make(Buffer(layout, array))
+
+
+def to_host(t: torch.Tensor) -> torch.Tensor:
+    """A new CPU tensor with the values of a device tensor, in the same dense strides; waits for them."""
+    modes.raise_failed()
+    arranged = views.arrangement(tuple(t.shape), t.stride())
+    buffer, v = _view_of(t)
+    if arranged is None or not v.whole or buffer.layout.dtype != v.dtype:
+        t = contiguous_copy(t)
+        arranged = views.arrangement(tuple(t.shape), t.stride())
+        assert arranged is not None
+        buffer = binding_tensor.buffer_of(t)
+    values = transfer.to_host(buffer.force()).reshape(arranged[0])
+    inverse = [arranged[1].index(i) for i in range(t.ndim)]
+    return transfer.tensor_from(values, t.dtype).permute(inverse)
+
+
+def copy_(self: torch.Tensor, src: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+    """``self`` gets the values of ``src``, in its own dtype; either may be on the host."""
+    here, there = self.device, src.device
+    if here.type == "tpu" and there == here:
+        return device_copy_(self, src)
+    if here.type == "cpu" and there.type == "tpu":
+        self.copy_(to_host(src))
+        return self
+    if there.type == "tpu":
+        moved = transfer.move(binding_tensor.buffer_of(contiguous_copy(src)).force(), here.index)
+        layout = buffers.layout(tuple(moved.shape), np.dtype(moved.dtype), here.index)
+        f = binding_tensor.factory(tuple(src.shape), buffers.canonical_strides(tuple(src.shape)), src.dtype, here.index)
+        return device_copy_(self, f.make(Buffer(layout, moved)))
+    if there.type != "cpu":
+        raise NotImplementedError(f"copying from {there} to {here} is not supported; go through the CPU")
+    return _fill_from_host(self, src)
+
+
+def _fill_from_host(self: torch.Tensor, src: torch.Tensor) -> torch.Tensor:
+    src = src.detach().to(self.dtype)
+    buffer = binding_tensor.buffer_of(self)
+    arranged = views.arrangement(tuple(self.shape), self.stride())
+    whole = arranged is not None and buffer.layout.shape == arranged[0] and self.storage_offset() == 0
+    if src.shape != self.shape:
+        src = src.expand(self.shape)
+    if whole and arranged is not None and buffer.layout.dtype == dtypes.to_jax(self.dtype):
+        buffer.set(transfer.to_device(src.permute(arranged[1]), buffer.layout.dtype, buffer.layout.device), buffer.layout)
+        return self
+    return device_copy_(self, from_host(src, self.get_device()))
+
+
+def to_copy(
+    self: torch.Tensor, *, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None,
+    non_blocking: bool = False, memory_format: Any = None,
+) -> torch.Tensor:  # fmt: skip
+    """A copy on ``device`` in ``dtype``: what ``Tensor.to`` comes to."""
+    _check_options("aten::_to_copy", layout, False)
+    target = self.device if device is None else torch.device(device)
+    if target.type == "tpu" and target.index is None:
+        target = torch.device("tpu", self.device.index if self.device.type == "tpu" else _index_of(None))
+    dtype = dtype or self.dtype
+    if self.device == target:
+        if dtype == self.dtype:
+            return clone(self, memory_format=memory_format)
+        return device_to_copy(self, dtype=dtype, memory_format=memory_format)
+    if target.type == "cpu":
+        out = to_host(self).to(dtype)
+        return out if memory_format in (None, torch.preserve_format) else out.contiguous(memory_format=memory_format)
+    if self.device.type == "cpu":
+        source = self.detach().to(dtype)
+        if memory_format not in (None, torch.preserve_format):
+            source = source.contiguous(memory_format=memory_format)
+        return from_host(source, _index_of(target))
+    out = torch.empty_like(self, dtype=dtype, device=target)
+    return copy_(out, self)
+
+
+_shared: dict[Any, binding_tensor.Factory | None] = {}
+
+
+def clone(self: torch.Tensor, *, memory_format: Any = None) -> torch.Tensor:
+    """A copy with a storage of its own. Arrays are immutable: a copy of a whole storage shares its array until
+    one of the two is written to."""  # fmt: skip
+    buffer = binding_tensor.buffer_of(self)
+    layout = buffer.layout
+    key = (self.shape, self.stride(), self.storage_offset(), self.dtype, layout, memory_format)
+    try:
+        factory = _shared[key]
+    except KeyError:
+        factory = _shared[key] = _sharing_factory(self, layout, memory_format)
+    if factory is None:
+        return device_clone(self, memory_format=memory_format)
+    return factory.make(Buffer(layout, buffer.force()))
+
+
+def _sharing_factory(t: torch.Tensor, layout: buffers.Layout, memory_format: Any) -> binding_tensor.Factory | None:
+    if len(_shared) > 50_000:
+        _shared.clear()
+    like = torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device="meta")
+    stride = torch.ops.aten.clone.default(like, memory_format=memory_format).stride()
+    arranged = views.arrangement(tuple(t.shape), stride)
+    same = arranged is not None and arranged[0] == layout.shape and stride == t.stride() and t.storage_offset() == 0
+    if not same or layout.dtype != dtypes.to_jax(t.dtype):
+        return None
+    return binding_tensor.factory(tuple(t.shape), stride, t.dtype, layout.device)
+
+
+def contiguous_copy(t: torch.Tensor) -> torch.Tensor:
+    """A contiguous device copy with a storage of its own."""
+    return clone(t, memory_format=torch.contiguous_format)
+
+
+def local_scalar_dense(self: torch.Tensor) -> Any:
+    """The one value of a one-element tensor, as a Python number; waits for it."""
+    modes.raise_failed()
+    buffer, v = _view_of(self)
+    if buffer.layout.numel > _READ_WHOLE or buffer.layout.dtype != v.dtype:
+        buffer, v = _view_of(contiguous_copy(self))
+    offset = 0 if buffer.layout.numel == 1 else self.storage_offset()
+    return transfer.to_host(buffer.force()).reshape(-1)[offset].item()
+
+
+def copy_from(self: torch.Tensor, dst: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+    return copy_(dst, self, non_blocking)
+
+
+def copy_from_and_resize(self: torch.Tensor, dst: torch.Tensor) -> torch.Tensor:
+    dst.resize_(self.shape)
+    return copy_(dst, self)
+
+
+def _unset(*args: Any, **kwargs: Any) -> Any:
+    raise RuntimeError("torch_tpu is not loaded")
+
+
+# Kernels derived from lowerings, set when they are registered.
+device_copy_: Callable[..., torch.Tensor] = _unset
+device_clone: Callable[..., torch.Tensor] = _unset
+device_to_copy: Callable[..., torch.Tensor] = _unset
+
+
+def scalar(value: Any, dtype: torch.dtype, index: int) -> torch.Tensor:
+    return kernels.scalar_tensor(value, dtype, index)

@@ -1,0 +1,144 @@
+"""Operators without a lowering: they decompose by PyTorch's own tables, else run on the host, counted and warned.
+
+The host path copies the operands, runs PyTorch's CPU kernel, and copies results and mutated operands back.
+"""
+
+from __future__ import annotations
+
+import collections
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from torch_tpu.eager import copies
+from torch_tpu.eager.spec import overload_name
+
+_MODES = ("error", "warn", "allow")
+
+
+class FallbackWarning(UserWarning):
+    """An operator ran on the host, since neither a lowering nor a decomposition of it exists."""
+
+
+class _State:
+    mode = "warn"
+
+
+counts: collections.Counter[str] = collections.Counter()
+decomposed: collections.Counter[str] = collections.Counter()
+
+
+def set_fallback(mode: str) -> None:
+    """What happens when an operator has to run on the host: ``"error"``, ``"warn"`` (once an operator), ``"allow"``."""
+    if mode not in _MODES:
+        raise ValueError(f"set_fallback: expected one of {', '.join(map(repr, _MODES))}, got {mode!r}")
+    _State.mode = mode
+
+
+def fallback_counts() -> dict[str, int]:
+    """Operator -> how often it ran on the host, in this process."""
+    return dict(counts)
+
+
+_decompositions: dict[Any, Callable[..., Any]] | None = None
+
+
+def decomposition_of(op: torch._ops.OpOverload) -> Callable[..., Any] | None:
+    global _decompositions
+    if _decompositions is None:
+        import torch._refs  # noqa: F401  fills the table
+        from torch._decomp import decomposition_table
+
+        _decompositions = decomposition_table
+    return _decompositions.get(op)
+
+
+def handle(op: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> Any:
+    """Run an operator that has no kernel on the device."""
+    name = overload_name(op)
+    decomposition = decomposition_of(op)
+    if decomposition is not None:
+        decomposed[name] += 1
+        result = decomposition(*args, **kwargs)
+        if result is not NotImplemented:
+            return result
+    return on_host(op, *args, **kwargs)
+
+
+def on_host(op: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> Any:
+    name = overload_name(op)
+    _announce(name)
+    counts[name] += 1
+    moved: dict[int, torch.Tensor] = {}
+
+    def down(x: Any) -> Any:
+        if isinstance(x, torch.Tensor):
+            if x.device.type != "tpu":
+                return x
+            return moved.setdefault(id(x), copies.to_host(x))
+        if isinstance(x, (list, tuple)):
+            return type(x)(down(v) for v in x)
+        if isinstance(x, torch.device) and x.type == "tpu":
+            return torch.device("cpu")
+        return x
+
+    index = next((t.get_device() for t in _tensors([args, kwargs]) if t.device.type == "tpu"), None)
+    index = copies._index_of(None) if index is None else index
+    host_args = [down(a) for a in args]
+    host_kwargs = {k: down(v) for k, v in kwargs.items()}
+    result = op(*host_args, **host_kwargs)
+    back = _write_back(op, args, kwargs, moved)
+
+    def up(x: Any) -> Any:
+        if isinstance(x, torch.Tensor):
+            return back[id(x)] if id(x) in back else copies.from_host(x, index)
+        if isinstance(x, (list, tuple)):
+            return type(x)(up(v) for v in x)
+        return x
+
+    return up(result)
+
+
+def _announce(name: str) -> None:
+    if _State.mode == "error":
+        raise NotImplementedError(
+            f"{name} has no lowering for tpu and set_fallback('error') is in force; "
+            "torch_tpu.set_fallback('warn') runs it on the host"
+        )
+    if _State.mode == "warn" and not counts[name]:
+        warnings.warn(
+            f"{name} has no lowering for tpu: it runs on the host, with copies there and back. "
+            "torch_tpu.set_fallback('error') makes this an error, 'allow' silences it.",
+            FallbackWarning,
+            stacklevel=4,
+        )
+
+
+def _tensors(x: Any) -> list[torch.Tensor]:
+    if isinstance(x, torch.Tensor):
+        return [x]
+    if isinstance(x, dict):
+        x = list(x.values())
+    return [t for v in x for t in _tensors(v)] if isinstance(x, (list, tuple)) else []
+
+
+def _write_back(
+    op: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], moved: dict[int, torch.Tensor]
+) -> dict[int, torch.Tensor]:
+    """Copy mutated operands to the device; id of the host tensor -> the device tensor that it stands for."""
+    back: dict[int, torch.Tensor] = {}
+    for i, a in enumerate(op._schema.arguments):
+        if a.alias_info is None or not a.alias_info.is_write:
+            continue
+        value = kwargs.get(a.name, args[i] if i < len(args) else None)
+        for t in _tensors(value):
+            host = moved[id(t)] if id(t) in moved else None
+            if host is None:
+                continue
+            if t.shape != host.shape:
+                t.resize_(host.shape)
+            copies.copy_(t, host)
+            back[id(host)] = t
+    return back

@@ -1,0 +1,106 @@
+"""Registering eager's kernels with the dispatcher.
+
+Every overload that a lowering can serve gets a small stub by name, which builds the real kernel when the operator is
+first called: two thousand kernels are not built for the fifty that a program uses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from torch_tpu.binding.registration import overriding, register, register_fallback
+from torch_tpu.eager import copies, fallback, kernels, metadata, special, spec
+from torch_tpu.lowering import registry
+
+_COPIES = {
+    "empty.memory_format": copies.empty,
+    "empty_strided": copies.empty_strided,
+    "resize_": copies.resize_,
+    "copy_": copies.copy_,
+    "_copy_from": copies.copy_from,
+    "_copy_from_and_resize": copies.copy_from_and_resize,
+    "_to_copy": copies.to_copy,
+    "clone": copies.clone,
+    "_local_scalar_dense": copies.local_scalar_dense,
+    "as_strided": metadata.as_strided,
+    "view": metadata.view,
+    "_reshape_alias": metadata.reshape_alias,
+    "unfold": metadata.unfold,
+    "set_.source_Storage_storage_offset": metadata.set_storage_offset,
+    "set_.source_Storage": metadata.set_storage,
+    "set_.source_Tensor": metadata.set_tensor,
+    "set_": metadata.set_empty,
+}
+
+
+def _served_names() -> list[str]:
+    """Overloads of aten that a lowering may serve: of a lowering's packet, or of its in-place or out= form."""
+    packets = {name.partition(".")[0] for name in registry.names()}
+    packets |= {p + "_" for p in packets}
+    packets |= {"aten::normal_", "aten::_native_batch_norm_legit"}
+    implicit = torch._C._dispatch_has_kernel_for_dispatch_key
+    return [
+        name
+        for name in torch._C._dispatch_get_all_op_names()
+        if name.partition(".")[0] in packets and not implicit(name, "CompositeImplicitAutograd")
+    ]
+
+
+def install() -> None:
+    """Register everything. Called once, when the device is first used."""
+    registry.load_all()
+    own = {f"aten::{n}" for n in (*_COPIES, *special.KERNELS)}
+    with overriding():
+        for name in _served_names():
+            if name not in own:
+                register(name, _stub(name))
+        for name, kernel in (*_COPIES.items(), *special.KERNELS.items()):
+            register(f"aten::{name}", kernel)
+    copies.device_copy_ = _derived("aten::copy_")
+    copies.device_clone = _derived("aten::clone")
+    copies.device_to_copy = _derived("aten::_to_copy")
+    register_fallback(fallback.handle, "PrivateUse1")
+
+
+def _derived(name: str) -> Callable[..., Any]:
+    op = spec.find(name)
+    found = spec.spec_for(op) if op is not None else None
+    if found is None:
+        raise RuntimeError(f"{name}: no lowering serves it")
+    return kernels.build(found)
+
+
+def kernel_for(name: str) -> Callable[..., Any] | None:
+    """The kernel of ``"aten::name.overload"``, built from its lowering; None if no lowering serves it."""
+    op = spec.find(name)
+    found = spec.spec_for(op) if op is not None else None
+    return None if found is None else kernels.build(found)
+
+
+def _stub(name: str) -> Callable[..., Any]:
+    real: list[Callable[..., Any]] = []
+
+    def stub(*args: Any, **kwargs: Any) -> Any:
+        if not real:
+            made = kernel_for(name) or _without_lowering(name)
+            real.append(made)
+            with overriding():
+                register(name, made)
+        return real[0](*args, **kwargs)
+
+    return stub
+
+
+def _without_lowering(name: str) -> Callable[..., Any]:
+    """What an overload does that shares a packet with a lowering but is not served by it."""
+    op = spec.find(name)
+    assert op is not None
+    for key in ("CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional"):
+        if torch._C._dispatch_has_kernel_for_dispatch_key(name, key):
+            call = torch.library.get_kernel(name, key).call_boxed
+            keys = torch._C.DispatchKeySet(torch._C.DispatchKey.PrivateUse1)
+            return lambda *args, **kwargs: call(keys, *args, **kwargs)
+    return lambda *args, **kwargs: fallback.handle(op, *args, **kwargs)

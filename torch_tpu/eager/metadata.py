@@ -1,0 +1,118 @@
+"""View operators: new metadata over the same storage. Every other view operator is a composite of these."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from torch_tpu.binding import tensor as binding_tensor
+from torch_tpu.runtime.buffers import canonical_strides
+
+_reinterpret = binding_tensor.view
+_spans: dict[Any, int] = {}
+_strides: dict[Any, tuple[int, ...]] = {}
+_LIMIT = 50_000
+
+
+def as_strided(self: torch.Tensor, size: Any, stride: Any, storage_offset: int | None = None) -> torch.Tensor:
+    own = self.storage_offset()
+    offset = own if storage_offset is None else storage_offset
+    key = (*size, None, *stride)
+    span = _spans.get(key)
+    if span is None:
+        span = _remember_span(key, size, stride)
+    layout = binding_tensor.buffer_of(self).layout
+    if span and (offset + span) * self.itemsize > layout.nbytes or offset < 0:
+        raise RuntimeError(
+            f"setStorage: sizes {list(size)}, strides {list(stride)}, storage offset {offset}, and itemsize "
+            f"{self.itemsize} requiring a storage size of {(offset + span) * self.itemsize} are out of bounds for "
+            f"storage of size {layout.nbytes}"
+        )
+    return _reinterpret(self, size, stride, offset - own)
+
+
+def _remember_span(key: Any, size: Any, stride: Any) -> int:
+    if len(size) != len(stride):
+        raise RuntimeError(f"mismatch in length of strides and shape: {list(stride)} and {list(size)}")
+    if any(s < 0 for s in stride):
+        raise RuntimeError(f"as_strided: Negative strides are not supported at the moment, got strides: {list(stride)}")
+    if len(_spans) > _LIMIT:
+        _spans.clear()
+    span = 0 if 0 in size else 1 + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
+    _spans[key] = span
+    return span
+
+
+def view(self: torch.Tensor, size: Any) -> torch.Tensor:
+    if self.is_contiguous():
+        key = (self.numel(), *size)
+        strides = _strides.get(key)
+        if strides is None:
+            strides = _contiguous_view(key, size)
+        if strides is not None:
+            return _reinterpret(self, size, strides, 0) if -1 not in size else _any_view(_ANY_KEYS, self, size)
+    return _any_view(_ANY_KEYS, self, size)
+
+
+def _contiguous_view(key: Any, size: Any) -> tuple[int, ...] | None:
+    numel = key[0]
+    product = 1
+    for n in size:
+        if n < 0:
+            return None
+        product *= n
+    if product != numel:
+        return None  # PyTorch's own kernel words the error
+    if len(_strides) > _LIMIT:
+        _strides.clear()
+    _strides[key] = canonical_strides(tuple(size))
+    return _strides[key]
+
+
+def reshape_alias(self: torch.Tensor, size: Any, stride: Any) -> torch.Tensor:
+    return _reinterpret(self, size, stride, 0)
+
+
+def _boxed(name: str) -> Any:
+    return torch.library.get_kernel(f"aten::{name}", "CPU").call_boxed
+
+
+_ANY_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
+_any_view = _boxed("view")
+_any_unfold = _boxed("unfold")
+_any_set = _boxed("set_.source_Storage_storage_offset")
+
+
+def unfold(self: torch.Tensor, dimension: int, size: int, step: int) -> torch.Tensor:
+    return _any_unfold(_ANY_KEYS, self, dimension, size, step)
+
+
+def set_storage_offset(
+    self: torch.Tensor, source: torch.UntypedStorage, storage_offset: int, size: Any, stride: Any = ()
+) -> torch.Tensor:
+    """``self`` becomes a view of another storage."""
+    size = tuple(size)
+    stride = tuple(stride) if len(stride) or not size else canonical_strides(size)
+    buffer = getattr(source, "tpu_buffer", None) or binding_tensor.adopt(source)
+    span = 0 if 0 in size else 1 + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
+    if (storage_offset + span) * self.itemsize > buffer.layout.nbytes:
+        raise RuntimeError(
+            f"setStorage: sizes {list(size)}, strides {list(stride)} and offset {storage_offset} need a storage of "
+            f"{(storage_offset + span) * self.itemsize} bytes; this one has {buffer.layout.nbytes}"
+        )
+    return _any_set(_ANY_KEYS, self, source, storage_offset, size, stride)
+
+
+def set_storage(self: torch.Tensor, source: torch.UntypedStorage) -> torch.Tensor:
+    return set_storage_offset(self, source, 0, (source.nbytes() // self.itemsize,), (1,))
+
+
+def set_tensor(self: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+    return set_storage_offset(
+        self, source.untyped_storage(), source.storage_offset(), tuple(source.shape), source.stride()
+    )
+
+
+def set_empty(self: torch.Tensor) -> torch.Tensor:
+    return set_tensor(self, torch.empty(0, dtype=self.dtype, device=self.device))

@@ -1,0 +1,470 @@
+"""Plans: what to do when an operator is called with operands like these.
+
+A plan is made at the first call with a new combination of operand metadata and static arguments, and found by an
+exact key from then on. Making one runs PyTorch's own meta kernel (which checks the arguments and says what the
+results look like), solves the views of the operands, and names the program: plans that differ only in what is an
+operand (offsets of views, numbers) share one.
+"""
+
+from __future__ import annotations
+
+import builtins
+import dataclasses
+import itertools
+import math
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+
+from torch_tpu.binding import tensor as binding_tensor
+from torch_tpu.eager import modes, views
+from torch_tpu.eager.spec import Kind, Param, Spec
+from torch_tpu.lowering import checks, dtypes, registry
+from torch_tpu.runtime import buffers, errors, platform, programs, scalars
+from torch_tpu.runtime.buffers import Buffer, Layout
+
+# References to a buffer's array while its kernel runs: the buffer's own, the list of operands, and getrefcount's
+# argument. One more means that somebody else holds it, and it must not be donated.
+SOLE_REFERENCES = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class Slot:
+    """One tensor operand: where it comes from and how it lies in its buffer."""
+
+    param: str
+    view: views.View
+    layout: Layout
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    mutated: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Number:
+    param: str
+    kind: type
+    dtype: np.dtype
+
+
+class Plan:
+    """Runs one program for operands of one kind."""
+
+    __slots__ = (
+        "_programs", "device", "donatable", "factories", "layouts", "needs_key", "numbers", "single", "skipped", "slots",
+        "spec", "starts", "trace",
+    )  # fmt: skip
+
+    def __init__(self, spec: Spec, trace: Trace):
+        self.spec = spec
+        self.trace = trace
+        self.device = trace.device
+        self.slots = trace.slots
+        self.numbers = tuple((n.dtype, n.kind) for n in trace.numbers)
+        self.needs_key = spec.lowering.rng
+        self.skipped = tuple(i for i in reversed(range(len(trace.slots))) if i not in trace.operand_slots)
+        self.donatable = tuple(
+            (at, trace.mutated_slots.index(i)) for at, i in enumerate(trace.operand_slots) if trace.slots[i].mutated
+        )
+        self.starts = tuple(
+            scalars.vector(views.starts_operand(s.view.starts, s.layout), trace.device)
+            for s in (trace.slots[i] for i in trace.operand_slots) if s.view.starts
+        )  # fmt: skip
+        self.layouts = trace.out_layouts
+        self.factories = tuple(
+            binding_tensor.factory(m.size, m.stride, m.dtype, trace.device) for m in trace.outs
+        )
+        self.single = len(self.factories) == 1 and not trace.mutated_slots and not spec.list_return
+        self._programs: dict[tuple[int, ...], programs.Program] = {}
+
+    def program(self, donate: tuple[int, ...]) -> programs.Program:
+        found = self._programs.get(donate)
+        if found is None:
+            found = self._programs[donate] = self.trace.compile(donate)
+        return found
+
+    def run(self, arrays: list[Any], numbers: Sequence[Any], key: Any, targets: Sequence[Buffer]) -> Any:
+        """Run on the operands' arrays.
+
+        Args:
+          arrays: one a tensor operand, in the order of the parameters (None: nothing was written there yet).
+          numbers: the values of number operands.
+          key: a PRNG key for random operators.
+          targets: the buffers of mutated parameters, in their order.
+
+        Returns:
+          A tensor, or a list of the new tensors (mutated parameters are the caller's to return).
+        """
+        donate: tuple[int, ...] = ()
+        for i in self.skipped:
+            del arrays[i]
+        if self.donatable:
+            donate = self._sole(arrays, targets)
+        program = self._programs.get(donate) or self.program(donate)
+        operands = arrays
+        if numbers:
+            operands = [*operands, *(scalars.scalar(v, d, self.device) for v, (d, _) in zip(numbers, self.numbers))]
+        if self.needs_key:
+            operands = [*operands, key]
+        try:
+            results = program.call(*operands, *self.starts)
+        except Exception as e:
+            raise self._explained(e) from e
+        if self.single and not program.notes and not modes.state.blocking:
+            return self.factories[0].make(Buffer(self.layouts[0], results[0]))
+        return self._finish(program, results, targets)
+
+    def _sole(self, arrays: list[Any], targets: Sequence[Buffer]) -> tuple[int, ...]:
+        """Operands whose memory the results may take: written to, and held by their buffer alone."""
+        sole = []
+        for at, which in self.donatable:
+            if arrays[at] is None:
+                arrays[at] = targets[which].force()
+            if sys.getrefcount(arrays[at]) <= SOLE_REFERENCES:
+                sole.append(at)
+        return tuple(sole)
+
+    def _finish(self, program: programs.Program, results: list[Any], targets: Sequence[Buffer]) -> Any:
+        n, m = len(self.factories), len(self.trace.mutated_slots)
+        for target, i, value in zip(targets, self.trace.mutated_slots, results[n : n + m], strict=True):
+            target.set(value, self.slots[i].layout)
+        for report, (message, error) in zip(results[n + m :], program.notes or (), strict=True):
+            modes.expect(report, message, getattr(builtins, error))
+        if modes.state.blocking:
+            with errors.translated(self.spec.name, self.device):
+                jax.block_until_ready(results)
+            modes.raise_failed()
+        made = [
+            f.make(Buffer(layout, r)) for f, layout, r in zip(self.factories, self.layouts, results[:n], strict=True)
+        ]
+        return made[0] if self.single else made
+
+    def _explained(self, error: Exception) -> Exception:
+        if isinstance(error, (jax.errors.JaxRuntimeError, MemoryError)):
+            shapes = ", ".join(f"{s.dtype}{list(s.size)}" for s in self.slots)
+            return errors.translate(error, f"{self.spec.name}({shapes})", self.device)
+        return error
+
+
+@dataclasses.dataclass(frozen=True)
+class Out:
+    """A new result: size, strides and dtype by PyTorch's meta kernel."""
+
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+
+
+class Trace:
+    """Everything that a program of one operator is made from: what is read, what is computed, what is written."""
+
+    def __init__(
+        self, spec: Spec, bound: dict[str, Any], slots: tuple[Slot, ...], numbers: tuple[Number, ...],
+        outs: tuple[Out, ...], twin_meta: tuple[registry.Meta, ...], device: int,
+    ):  # fmt: skip
+        self.spec, self.bound, self.slots, self.numbers = spec, bound, slots, numbers
+        self.outs, self.twin_meta, self.device = outs, twin_meta, device
+        self.mutated_slots = tuple(i for i, s in enumerate(slots) if s.mutated)
+        self.operand_slots = tuple(i for i, s in enumerate(slots) if self._is_operand(s))
+        arranged = [views.arrangement(o.size, o.stride) for o in outs]
+        self.arranged = arranged
+        self.out_layouts = tuple(
+            buffers.layout(
+                a[0] if a is not None else (_span(o.size, o.stride),), dtypes.to_jax(o.dtype), device
+            )
+            for a, o in zip(arranged, outs, strict=True)
+        )  # fmt: skip
+
+    def _is_operand(self, slot: Slot) -> bool:
+        """A mutated tensor whose old values do not matter is not an operand."""
+        return not (slot.mutated and slot.view.whole and not self._read(slot))
+
+    def _read(self, slot: Slot) -> bool:
+        if not slot.mutated:
+            return True
+        is_out = any(p.out for p in self.spec.params if p.name == slot.param)
+        return not is_out and not self.spec.ignores_self
+
+    def key(self, donate: tuple[int, ...]) -> tuple[Any, ...]:
+        """What the program's code depends on; see ``runtime.programs``."""
+        spec = self.spec
+        slots = tuple(
+            (s.param, s.layout.shape, str(s.layout.dtype), s.view.key, s.mutated, i in self.operand_slots)
+            for i, s in enumerate(self.slots)
+        )
+        static = tuple(
+            (n, repr(v) if isinstance(v, (_SlotRef, _NumberRef)) else _stable(v)) for n, v in sorted(self.bound.items())
+        )
+        return (
+            "eager", spec.name, slots, static, tuple((n.param, n.kind.__name__, str(n.dtype)) for n in self.numbers),
+            tuple((o.size, o.stride, str(o.dtype)) for o in self.outs),
+            tuple((m.shape, str(m.dtype)) for m in self.twin_meta),
+            torch.get_float32_matmul_precision() if spec.lowering.precision else "",
+            str(torch.get_default_dtype()), self.device, donate,
+        )  # fmt: skip
+
+    def compile(self, donate: tuple[int, ...]) -> programs.Program:
+        found: list[tuple[str, str]] = []
+        place = platform.sharding(self.device)
+
+        def aval(shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:
+            return jax.ShapeDtypeStruct(shape, dtype, sharding=place)
+
+        operand = [self.slots[i] for i in self.operand_slots]
+        avals = [aval(s.layout.shape, s.layout.dtype) for s in operand]
+        avals += [aval((), n.dtype) for n in self.numbers]
+        if self.spec.lowering.rng:
+            avals.append(aval((2,), np.dtype(np.uint32)))
+        avals += [aval((len(s.view.starts),), views.starts_operand((), s.layout).dtype) for s in operand if s.view.starts]
+        return programs.cache.get(
+            self.key(donate), self.spec.name, lambda *a: self._body(found, *a), avals, donate,
+            notes=lambda: tuple(found), device=self.device,
+        )  # fmt: skip
+
+    def _body(self, found: list[tuple[str, str]], *operands: Any) -> list[Any]:
+        """The program: read the views, apply the lowering, lay out the results, write what is mutated."""
+        rest = iter(operands)
+        raw = {i: next(rest) for i in self.operand_slots}
+        numbers = [dtypes.Scalar(next(rest), n.kind) for n in self.numbers]
+        key = jax.random.wrap_key_data(next(rest), impl="threefry2x32") if self.spec.lowering.rng else None
+        starts = {i: next(rest) if self.slots[i].view.starts else None for i in self.operand_slots}
+        values = [
+            s.view.read(raw[i], starts[i]) if i in raw and self._read(s) else _unread(s)
+            for i, s in enumerate(self.slots)
+        ]
+        inputs = {p.name for p in self.spec.params if not p.out}
+        bound = {n: _resolve(v, values, numbers) for n, v in self.bound.items() if n in inputs}
+        with checks.collect() as made:
+            results = registry.call(self.spec.lowering, self.spec.twin._schema, bound, self.twin_meta, key)
+        found[:] = [(c.message, c.error.__name__) for c in made]
+        flat = [r for result in results for r in (result if isinstance(result, list) else [result])]
+        plain, new = flat[: len(self.outs)], flat[len(self.outs) :]
+        if not self.outs and len(new) != len(self.mutated_slots):
+            raise RuntimeError(f"{self.spec.name}: {len(new)} new values for {len(self.mutated_slots)} tensors")
+        laid = [self._lay_out(r, i) for i, r in enumerate(plain)]
+        for i, value in zip(self.mutated_slots, new, strict=True):
+            s = self.slots[i]
+            value = jax.numpy.broadcast_to(dtypes.cast(value, s.dtype), s.size)
+            base = raw[i] if i in raw else jax.numpy.zeros(s.layout.shape, s.layout.dtype)
+            laid.append(s.view.write(base, value, starts.get(i)))
+        return [*laid, *(c.report for c in made)]
+
+    def _lay_out(self, value: Any, i: int) -> Any:
+        arranged, out = self.arranged[i], self.outs[i]
+        if arranged is not None:
+            return value if arranged[1] == tuple(range(value.ndim)) else jax.numpy.transpose(value, arranged[1])
+        layout = self.out_layouts[i]
+        view = views.solve(layout, out.size, out.stride, 0, layout.dtype)
+        return view.write(jax.numpy.zeros(layout.shape, layout.dtype), value, None)
+
+
+@dataclasses.dataclass(frozen=True)
+class _SlotRef:
+    """Stands for tensor operands in the bound arguments: one index, or a list (None for an absent tensor)."""
+
+    index: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class _NumberRef:
+    index: Any
+
+
+def _resolve(value: Any, arrays: list[Any], numbers: list[Any]) -> Any:
+    source = arrays if isinstance(value, _SlotRef) else numbers if isinstance(value, _NumberRef) else None
+    if source is None:
+        return value
+    if isinstance(value.index, tuple):
+        return [None if i is None else source[i] for i in value.index]
+    return source[value.index]
+
+
+def _unread(slot: Slot) -> Any:
+    return jax.numpy.zeros(slot.size, dtypes.to_jax(slot.dtype))
+
+
+def _span(size: tuple[int, ...], stride: tuple[int, ...]) -> int:
+    return 0 if 0 in size else 1 + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
+
+
+def _stable(value: Any) -> Any:
+    """A static argument in a form that hashes, and prints alike in every process."""
+    if isinstance(value, (list, tuple)):
+        return tuple(_stable(v) for v in value)
+    if isinstance(value, float):
+        return value.hex() if math.isfinite(value) else str(value)
+    if isinstance(value, (torch.dtype, torch.device, torch.layout, torch.memory_format)):
+        return str(value)
+    return value
+
+
+# Making plans --------------------------------------------------------------------------------------------------
+
+
+def make(spec: Spec, values: dict[str, Any]) -> Plan:
+    """The plan for a call with these arguments (device tensors, Python values), bound by the schema's names.
+
+    Raises whatever PyTorch's meta kernel raises for them.
+    """
+    device = _common_device(spec, values)
+    outs, twin_meta = _ask_meta(spec, values)
+    bound, slots, numbers = {}, [], []
+    wide = _is_wide(values, outs, twin_meta)
+    for p in spec.params:
+        if p.name not in values or p.kind in (Kind.GENERATOR, Kind.DROPPED):
+            continue
+        bound[p.name] = _bind(p, values[p.name], slots, numbers, wide)
+    return Plan(spec, Trace(spec, bound, tuple(slots), tuple(numbers), outs, twin_meta, device))
+
+
+def _bind(p: Param, value: Any, slots: list[Slot], numbers: list[Number], wide: bool) -> Any:
+    if isinstance(value, torch.Tensor):
+        slots.append(_slot(p, value))
+        return _SlotRef(len(slots) - 1)
+    if p.kind is Kind.TENSORS and value is not None:
+        at = []
+        for t in value:
+            if t is not None:
+                slots.append(_slot(p, t))
+            at.append(None if t is None else len(slots) - 1)
+        return _SlotRef(tuple(at))
+    if p.kind is Kind.NUMBER and isinstance(value, (list, tuple)):
+        start = len(numbers)
+        numbers.extend(Number(p.name, type(v), number_dtype(v, wide)) for v in value)
+        return _NumberRef(tuple(range(start, len(numbers))))
+    if p.kind in (Kind.NUMBER, Kind.TENSOR) and is_operand(value, p.special):
+        numbers.append(Number(p.name, type(value), number_dtype(value, wide)))
+        return _NumberRef(len(numbers) - 1)
+    return value
+
+
+def is_operand(value: Any, special: tuple[object, ...]) -> bool:
+    """Whether a number is passed to the program, rather than written into it."""
+    return type(value) in (int, float, complex) and value not in special
+
+
+def number_dtype(value: Any, wide: bool) -> np.dtype:
+    """The type a number operand travels in: 64-bit where a 64-bit floating tensor takes part, or for ints."""
+    if isinstance(value, bool):
+        return np.dtype(np.bool_)
+    if isinstance(value, int):
+        return np.dtype(np.int64 if -(2**63) <= value < 2**63 else np.uint64)
+    if isinstance(value, float):
+        return np.dtype(np.float64 if wide else np.float32)
+    return np.dtype(np.complex128 if wide else np.complex64)
+
+
+def _slot(p: Param, t: torch.Tensor) -> Slot:
+    layout = binding_tensor.buffer_of(t).layout
+    size, stride = tuple(t.shape), t.stride()
+    view = views.solve(layout, size, stride, t.storage_offset(), dtypes.to_jax(t.dtype))
+    return Slot(p.name, view, layout, size, stride, t.dtype, p.mutated)
+
+
+def _tensors(values: dict[str, Any]) -> list[torch.Tensor]:
+    flat = itertools.chain.from_iterable(v if isinstance(v, (list, tuple)) else (v,) for v in values.values())
+    return [t for t in flat if isinstance(t, torch.Tensor)]
+
+
+_WIDE = (torch.float64, torch.complex128)
+
+
+def _is_wide(values: dict[str, Any], outs: tuple[Out, ...], twin: tuple[registry.Meta, ...]) -> bool:
+    found = itertools.chain((t.dtype for t in _tensors(values)), (o.dtype for o in outs), (m.dtype for m in twin))
+    return any(d in _WIDE for d in found)
+
+
+def _common_device(spec: Spec, values: dict[str, Any]) -> int:
+    indices = {t.get_device() for t in _tensors(values)}
+    if len(indices) > 1:
+        first, second = sorted(indices)[:2]
+        raise RuntimeError(
+            f"Expected all tensors to be on the same device, but found at least two devices, tpu:{first} and "
+            f"tpu:{second}! (in {spec.name})"
+        )
+    if indices:
+        return indices.pop()
+    wanted = values.get("device")
+    return current_device() if wanted is None or wanted.index is None else wanted.index
+
+
+current_device: Callable[[], int] = lambda: 0  # noqa: E731  set by binding.device
+
+
+def _meta_tensor(t: torch.Tensor) -> torch.Tensor:
+    return torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device="meta")
+
+
+def _as_meta(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return _meta_tensor(value)
+    if isinstance(value, (list, tuple)) and any(isinstance(v, torch.Tensor) for v in value):
+        return [_as_meta(v) for v in value]
+    return value
+
+
+def _flat_outputs(result: Any) -> list[torch.Tensor]:
+    if isinstance(result, torch.Tensor):
+        return [result]
+    if isinstance(result, (list, tuple)):
+        return [t for r in result for t in _flat_outputs(r)]
+    return []
+
+
+def call_with(op: torch._ops.OpOverload, values: dict[str, Any]) -> Any:
+    """Call an operator with arguments bound by name."""
+    args, kwargs, positional = [], {}, True
+    for a in op._schema.arguments:
+        if a.name not in values:
+            positional = False
+        elif positional and not a.kwarg_only:
+            args.append(values[a.name])
+        else:
+            kwargs[a.name] = values[a.name]
+    return op(*args, **kwargs)
+
+
+def _ask_meta(spec: Spec, values: dict[str, Any]) -> tuple[tuple[Out, ...], tuple[registry.Meta, ...]]:
+    """(new results, what the functional twin gives), from PyTorch's meta kernels."""
+    asked = {
+        p.name: torch.device("meta") if p.name == "device" else _as_meta(values[p.name])
+        for p in spec.params
+        if p.name in values and p.kind is not Kind.GENERATOR and p.name != "pin_memory"
+    }
+    if any(a.name == "device" for a in spec.op._schema.arguments):
+        asked["device"] = torch.device("meta")
+    result = call_with(spec.op, asked)
+    flat = _flat_outputs(result)
+    outs: tuple[Out, ...] = ()
+    if spec.op is spec.twin:
+        outs = tuple(Out(tuple(t.shape), t.stride(), t.dtype) for t in flat)
+        return outs, tuple(registry.Meta(o.size, o.dtype) for o in outs)
+    _check_out_shapes(spec, values, asked)
+    plain = [t for t, r in zip(flat, spec.returns, strict=False) if r is None] if spec.plain_returns else []
+    outs = tuple(Out(tuple(t.shape), t.stride(), t.dtype) for t in plain)
+    twin_values = {n: v for n, v in asked.items() if not any(p.name == n and p.out for p in spec.params)}
+    twin = _flat_outputs(call_with(spec.twin, {n: _as_meta(v) for n, v in twin_values.items()}))
+    return outs, tuple(registry.Meta(tuple(t.shape), t.dtype) for t in twin)
+
+
+class NeedsResize(Exception):
+    """An ``out=`` tensor has another shape than the result: (parameter, size, strides)."""
+
+    def __init__(self, sizes: list[tuple[str, tuple[int, ...], tuple[int, ...]]]):
+        super().__init__(sizes)
+        self.sizes = sizes
+
+
+def _check_out_shapes(spec: Spec, values: dict[str, Any], asked: dict[str, Any]) -> None:
+    changed = [
+        (p.name, tuple(asked[p.name].shape), asked[p.name].stride())
+        for p in spec.params
+        if p.out and isinstance(values.get(p.name), torch.Tensor) and asked[p.name].shape != values[p.name].shape
+    ]
+    if changed:
+        raise NeedsResize(changed)
