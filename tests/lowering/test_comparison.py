@@ -80,7 +80,7 @@ def test_where(dtype):
 
 
 @pytest.mark.parametrize("dtype", ALL)
-@pytest.mark.parametrize("name", ["isnan", "isposinf", "isneginf", "signbit", "sign", "sgn", "nan_to_num"])
+@pytest.mark.parametrize("name", ["isnan", "isinf", "isposinf", "isneginf", "signbit", "sign", "sgn", "nan_to_num"])
 def test_predicates(name, dtype):
     check(f"aten::{name}", make((3, 4), dtype))
     check(f"aten::{name}", make((), dtype))
@@ -93,7 +93,7 @@ def test_predicates(name, dtype):
 def test_complex_predicates(dtype):
     parts = [torch.tensor(EDGE).double().repeat(2), torch.tensor(EDGE * 2).double().flip(0)]
     z = torch.complex(*parts).to(dtype)
-    for name in ("isnan", "nan_to_num"):
+    for name in ("isnan", "isinf", "nan_to_num"):
         check(f"aten::{name}", z)
     check("aten::sgn", torch.cat([make((5,), dtype), torch.zeros(1, dtype=dtype)]))
 

@@ -3,9 +3,13 @@
 ATen leaves the part of ``log_alpha`` beyond a sequence's end uninitialized, so only the rest is compared.
 """
 
+import jax
+import jax.numpy as jnp
 import pytest
 import torch
-from harness import run
+from harness import run, to_array, to_tensor
+
+from torch_tpu.lowering import ctc, registry
 
 INPUT_LENGTHS, TARGET_LENGTHS = [12, 9, 7, 12], [4, 3, 0, 5]
 CLASSES = 6
@@ -63,3 +67,21 @@ def test_lengths_as_tensors():
     rest = (torch.ones(4).double(), log_probs, targets, frames, labels, loss, alpha, blank)
     expected = torch.ops.aten._ctc_loss_backward.Tensor(*rest)
     compare(run("aten::_ctc_loss_backward.Tensor", *rest)[0], expected, torch.float64)
+
+
+def test_other_lengths_are_the_same_program():
+    log_probs, targets, frames, labels, blank = case(torch.float64, "padded", 0)
+    traces = []
+
+    def loss(log_probs, targets, frames, labels):
+        traces.append(1)
+        meta = (registry.Meta((4,), torch.float64), registry.Meta((4, 12, 11), torch.float64))
+        return ctc.ctc_loss(log_probs, targets, frames, labels, blank, meta=meta)[0]
+
+    with jax.enable_x64(True):
+        program = jax.jit(loss)
+        for f, t in ((frames, labels), ([10, 11, 12, 8], [5, 2, 3, 1])):
+            expected = torch.ops.aten._ctc_loss(log_probs, targets, f, t, blank)[0]
+            numbers = [[jnp.asarray(v, jnp.int64) for v in lengths] for lengths in (f, t)]
+            compare(to_tensor(program(to_array(log_probs), to_array(targets), *numbers)), expected, torch.float64)
+    assert len(traces) == 1

@@ -115,6 +115,11 @@ def isnan(self: Any) -> Any:
     return jnp.isnan(self) if is_floating(self) or is_complex(self) else jnp.zeros(self.shape, jnp.bool_)
 
 
+@register("aten::isinf")
+def isinf(self: Any) -> Any:
+    return jnp.isinf(self) if is_floating(self) or is_complex(self) else jnp.zeros(self.shape, jnp.bool_)
+
+
 @register("aten::isposinf")
 def isposinf(self: Any) -> Any:
     return self == jnp.inf if is_floating(self) else jnp.zeros(self.shape, jnp.bool_)

@@ -1,0 +1,239 @@
+"""The functions of ``torch.special``: Bessel, Airy, incomplete gamma, zeta, normal distribution.
+
+Where XLA has no function of its own, a smooth factor of it is a Chebyshev series (``chebyshev_tables.py``), and the
+rest (logarithm, pole, oscillation, decay) is exact. Orthogonal polynomials are in ``polynomial.py``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+from jax.scipy import special as jsp
+
+from torch_tpu.lowering import chebyshev_tables as tables
+from torch_tpu.lowering.registry import Promotion, register
+
+
+def chebyshev_series(coefficients: Sequence[float], t: Any) -> Any:
+    """The series at ``t`` in [-1, 1], by Clenshaw's recurrence; terms below the type's rounding are left out."""
+    least = max(map(abs, coefficients)) * float(jnp.finfo(t.dtype).eps) / 16
+    terms = list(coefficients)
+    while abs(terms[-1]) < least:
+        terms.pop()
+    later, last = jnp.zeros_like(t), jnp.zeros_like(t)
+    for c in reversed(terms[1:]):
+        later, last = 2 * t * later - last + c, later
+    return t * later - last + terms[0]
+
+
+def _unit(x: Any, low: float, high: float) -> Any:
+    """[low, high] to [-1, 1]; what is outside, and not used, to its end."""
+    return (2 * jnp.clip(x, low, high) - (low + high)) / (high - low)
+
+
+def _series_on(coefficients: Sequence[float], x: Any, low: float, high: float) -> Any:
+    return chebyshev_series(coefficients, _unit(x, low, high))
+
+
+# Bessel functions of the first and second kind. |x| = 8 divides the power series' factor from Hankel's.
+
+
+def _oscillation(p: Sequence[float], q: Sequence[float], order: int, x: Any) -> tuple[Any, Any]:
+    """J and Y at x >= 8: sqrt(2 / (pi x)) (P cos - Q sin, P sin + Q cos) of x - (2 order + 1) pi / 4."""
+    x = jnp.maximum(x, 8)
+    inverse = 8 / x
+    square = inverse * inverse
+    big, small = _series_on(p, square, 0, 1), inverse * _series_on(q, square, 0, 1)
+    # The phase by the addition theorem: subtracting it from a large x would round.
+    sine, cosine = jnp.sin(x), jnp.cos(x)
+    r = math.sqrt(0.5)
+    c, s = (r * (cosine + sine), r * (sine - cosine)) if order == 0 else (r * (sine - cosine), -r * (sine + cosine))
+    size = jnp.sqrt(2 / math.pi / x)
+    return size * (big * c - small * s), size * (big * s + small * c)  # NaN at infinity, as in ATen
+
+
+@register("aten::special_bessel_j0", promote=Promotion.INT_TO_FLOAT)
+def bessel_j0(self: Any) -> Any:
+    x = jnp.abs(self)
+    near = _series_on(tables.J0, x * x, 0, 64)
+    return jnp.where(x <= 8, near, _oscillation(tables.P0, tables.Q0, 0, x)[0])
+
+
+@register("aten::special_bessel_j1", promote=Promotion.INT_TO_FLOAT)
+def bessel_j1(self: Any) -> Any:
+    x = jnp.abs(self)
+    near = x * _series_on(tables.J1, x * x, 0, 64)
+    far = _oscillation(tables.P1, tables.Q1, 1, x)[0]
+    return jnp.where(self < 0, -1, 1) * jnp.where(x <= 8, near, far)
+
+
+def _second_kind(x: Any, near: Any, far: Any) -> Any:
+    """ATen's edges: -inf at 0, NaN below."""
+    value = jnp.where(x <= 8, near, far)
+    return jnp.where(x == 0, -jnp.inf, jnp.where(x < 0, jnp.nan, value))
+
+
+@register("aten::special_bessel_y0", promote=Promotion.INT_TO_FLOAT)
+def bessel_y0(self: Any) -> Any:
+    near = _series_on(tables.Y0, self * self, 0, 64) + (2 / math.pi) * jnp.log(self) * bessel_j0(self)
+    return _second_kind(self, near, _oscillation(tables.P0, tables.Q0, 0, self)[1])
+
+
+@register("aten::special_bessel_y1", promote=Promotion.INT_TO_FLOAT)
+def bessel_y1(self: Any) -> Any:
+    singular = (2 / math.pi) * (jnp.log(self) * bessel_j1(self) - 1 / self)
+    near = self * _series_on(tables.Y1, self * self, 0, 64) + singular
+    return _second_kind(self, near, _oscillation(tables.P1, tables.Q1, 1, self)[1])
+
+
+@register("aten::special_spherical_bessel_j0", promote=Promotion.INT_TO_FLOAT)
+def spherical_bessel_j0(x: Any) -> Any:
+    safe = jnp.where(x == 0, 1, x)
+    return jnp.where(jnp.isinf(x), 0, jnp.where(x == 0, 1, jnp.sin(safe) / safe))
+
+
+# Modified Bessel functions. x = 2 divides the two forms of K.
+
+
+@register("aten::special_i0e", promote=Promotion.INT_TO_FLOAT)
+def i0e(self: Any) -> Any:
+    return lax.bessel_i0e(self)
+
+
+@register("aten::special_i1e", promote=Promotion.INT_TO_FLOAT)
+def i1e(self: Any) -> Any:
+    return lax.bessel_i1e(self)
+
+
+@register("aten::special_modified_bessel_i0", promote=Promotion.INT_TO_FLOAT)
+def modified_bessel_i0(self: Any) -> Any:
+    return jnp.exp(jnp.abs(self)) * lax.bessel_i0e(self)
+
+
+@register("aten::special_i1", "aten::special_modified_bessel_i1", promote=Promotion.INT_TO_FLOAT)
+def modified_bessel_i1(self: Any) -> Any:
+    return jnp.exp(jnp.abs(self)) * lax.bessel_i1e(self)
+
+
+def _modified_second_kind(order: int, x: Any, *, scaled: bool) -> Any:
+    """K, or exp(x) K."""
+    if order == 0:
+        near = _series_on(tables.K0, x * x, 0, 4) - jnp.log(x / 2) * modified_bessel_i0(x)
+    else:
+        near = _series_on(tables.K1, x * x, 0, 4) / x + jnp.log(x / 2) * modified_bessel_i1(x)
+    large = jnp.maximum(x, 2)
+    far = _series_on(tables.K1_TAIL if order else tables.K0_TAIL, 2 / large, 0, 1) / jnp.sqrt(large)
+    value = jnp.where(x <= 2, near * jnp.exp(x) if scaled else near, far if scaled else far * jnp.exp(-large))
+    return jnp.where(x == 0, jnp.inf, jnp.where(x < 0, jnp.nan, value))
+
+
+def _declare_modified_second_kind(order: int, scaled: bool) -> None:
+    name = f"aten::special_{'scaled_' if scaled else ''}modified_bessel_k{order}"
+    register(name, promote=Promotion.INT_TO_FLOAT)(lambda x: _modified_second_kind(order, x, scaled=scaled))
+
+
+for _order in (0, 1):
+    for _scaled in (False, True):
+        _declare_modified_second_kind(_order, _scaled)
+
+
+# Airy. zeta = 2/3 |x|^(3/2) is the argument of the oscillation and of the decay, used where it is at least 4.
+
+_AIRY_MIDDLE = 6 ** (2 / 3)
+
+
+@register("aten::special_airy_ai", promote=Promotion.INT_TO_FLOAT)
+def airy_ai(x: Any) -> Any:
+    size = jnp.maximum(jnp.abs(x), _AIRY_MIDDLE)
+    root = jnp.sqrt(size)
+    zeta = size * root * (2 / 3)
+    inverse = 4 / zeta
+    fourth_root = jnp.sqrt(root)
+    decay = jnp.exp(-zeta) * _series_on(tables.AIRY_DECAY, inverse, 0, 1) / fourth_root
+    p = _series_on(tables.AIRY_P, inverse * inverse, 0, 1)
+    q = inverse * _series_on(tables.AIRY_Q, inverse * inverse, 0, 1)
+    phase = zeta + math.pi / 4
+    wave = (p * jnp.sin(phase) - q * jnp.cos(phase)) / (math.sqrt(math.pi) * fourth_root)
+    middle = _series_on(tables.AIRY, x, -_AIRY_MIDDLE, _AIRY_MIDDLE)
+    value = jnp.where(jnp.abs(x) <= _AIRY_MIDDLE, middle, jnp.where(x > 0, decay, wave))
+    return jnp.where(jnp.isfinite(x), value, jnp.nan)
+
+
+# Error functions and the normal distribution
+
+
+def scaled_erfc(x: Any) -> Any:
+    """exp(x^2) erfc(x), by a series in (k - x) / (k + x) (Shepherd and Laframboise 1981)."""
+    size = jnp.abs(x)
+    # (size - k) / (size + k), which also holds for an infinite size
+    series = chebyshev_series(tables.ERFCX, 1 - 2 * 3.75 / (size + 3.75)) / (1 + 2 * size)
+    return jnp.where(x < 0, 2 * jnp.exp(size * size) - series, series)
+
+
+@register("aten::special_erfcx", promote=Promotion.INT_TO_FLOAT)
+def erfcx(self: Any) -> Any:
+    return scaled_erfc(self)
+
+
+@register("aten::special_log_ndtr", promote=Promotion.INT_TO_FLOAT)
+def log_ndtr(self: Any) -> Any:
+    t = self * math.sqrt(0.5)
+    low = jnp.minimum(t, 0)
+    lower = jnp.log(scaled_erfc(-low) / 2) - low * low
+    return jnp.where(self < -1, lower, jnp.log1p(-lax.erfc(t) / 2))
+
+
+@register("aten::special_ndtri", promote=Promotion.INT_TO_FLOAT)
+def ndtri(self: Any) -> Any:
+    return jsp.ndtri(self)
+
+
+@register("aten::special_entr", promote=Promotion.INT_TO_FLOAT)
+def entr(self: Any) -> Any:
+    inside = jnp.where(self == 0, 0, -self * jnp.log(self))
+    return jnp.where(self < 0, -jnp.inf, inside)
+
+
+# Incomplete gamma and zeta
+
+
+def _gamma_ratio(regularized: Callable[[Any, Any], Any], a: Any, x: Any, lower: bool) -> Any:
+    """ATen's edges, the last line first: NaN below 0, then the limits at a = 0, x = 0, infinite a, infinite x."""
+    a, x = jnp.broadcast_arrays(a, x)
+    nothing, everything = (0.0, 1.0) if lower else (1.0, 0.0)
+    regular = (a > 0) & (x > 0) & jnp.isfinite(a) & jnp.isfinite(x)
+    value = jnp.where(regular, regularized(jnp.where(regular, a, 1), jnp.where(regular, x, 1)), jnp.nan)
+    value = jnp.where(jnp.isinf(x), everything, value)
+    value = jnp.where(jnp.isinf(a), jnp.where(jnp.isinf(x), jnp.nan, nothing), value)
+    value = jnp.where(x == 0, nothing, value)
+    value = jnp.where(a == 0, jnp.where(x > 0, everything, jnp.nan), value)
+    return jnp.where((x < 0) | (a < 0), jnp.nan, value)
+
+
+@register("aten::igamma", promote=Promotion.DEFAULT)
+def igamma(self: Any, other: Any) -> Any:
+    return _gamma_ratio(lax.igamma, self, other, lower=True)
+
+
+@register("aten::igammac", promote=Promotion.DEFAULT)
+def igammac(self: Any, other: Any) -> Any:
+    return _gamma_ratio(lax.igammac, self, other, lower=False)
+
+
+@register(
+    "aten::special_zeta", "aten::special_zeta.self_scalar", "aten::special_zeta.other_scalar",
+    promote=Promotion.INT_TO_FLOAT,
+)  # fmt: skip
+def zeta(self: Any, other: Any) -> Any:
+    x, q = jnp.broadcast_arrays(self, other)
+    pole = (x > 1) & (q <= 0) & (q == jnp.floor(q))
+    return jnp.where(pole, jnp.inf, lax.zeta(x, jnp.where(pole, 1, q)))
+
+
+@register("aten::_standard_gamma_grad", promote=Promotion.DEFAULT)
+def standard_gamma_grad(self: Any, output: Any) -> Any:
+    return lax.random_gamma_grad(self, output)
