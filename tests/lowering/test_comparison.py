@@ -5,7 +5,7 @@ import torch
 from harness import check
 from test_pointwise import COMPLEX, EDGE, FLOAT, INTEGER, edge_pairs, make
 
-ALL = FLOAT + INTEGER + [torch.bool]
+ALL = FLOAT + [*INTEGER, torch.bool]
 
 
 @pytest.mark.parametrize("dtype", ALL)
@@ -33,7 +33,7 @@ def test_compare_large_integers():
     check("aten::gt.Scalar", a, 2**53)
 
 
-@pytest.mark.parametrize("dtype", INTEGER + [torch.bool])
+@pytest.mark.parametrize("dtype", [*INTEGER, torch.bool])
 @pytest.mark.parametrize("name", ["and", "or", "xor"])
 def test_bitwise(name, dtype):
     value = True if dtype == torch.bool else 6
