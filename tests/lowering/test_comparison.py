@@ -5,7 +5,7 @@ import torch
 from harness import check
 from test_pointwise import COMPLEX, EDGE, FLOAT, INTEGER, edge_pairs, make
 
-ALL = FLOAT + [*INTEGER, torch.bool]
+ALL = [*FLOAT, *INTEGER, torch.bool]
 
 
 @pytest.mark.parametrize("dtype", ALL)
