@@ -49,7 +49,7 @@ def register() -> None:
         if _registered:
             return
         _registered = True
-    from torch_tpu.binding import accelerator, backends, conversion, generator, pinning, storage
+    from torch_tpu.binding import accelerator, backends, conversion, generator, pinning, printing, storage
 
     _kept.extend([_Hooks(), _Guard()])
     module = sys.modules["torch_tpu"]
@@ -61,6 +61,7 @@ def register() -> None:
     conversion.install()
     storage.install()
     pinning.install()
+    printing.install()
     backends.install()
     torch.Generator = generator.Generator  # type: ignore[misc]
     from torch_tpu.binding.registration import register as register_kernel

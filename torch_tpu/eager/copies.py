@@ -128,14 +128,25 @@ def to_host(t: torch.Tensor) -> torch.Tensor:
     modes.raise_failed()
     arranged = views.arrangement(tuple(t.shape), t.stride())
     buffer, v = _view_of(t)
-    if arranged is None or not v.whole or buffer.layout.dtype != v.dtype:
+    if arranged is None or not _worth_fetching(buffer, v):
         t = contiguous_copy(t)
         arranged = views.arrangement(tuple(t.shape), t.stride())
         assert arranged is not None
         buffer = binding_tensor.buffer_of(t)
-    values = transfer.to_host(buffer.force()).reshape(arranged[0])
+    flat = _flat_bytes(buffer, dtypes.to_jax(t.dtype))[t.storage_offset() :][: t.numel()]
     inverse = [arranged[1].index(i) for i in range(t.ndim)]
-    return transfer.tensor_from(values, t.dtype).permute(inverse)
+    return transfer.tensor_from(flat.reshape(arranged[0]), t.dtype).permute(inverse)
+
+
+def _worth_fetching(buffer: Buffer, v: views.View) -> bool:
+    """Whether to cut a view out on the host: where host memory is the device's, or little else is fetched."""
+    return platform.name() == "cpu" or buffer.layout.nbytes <= max(4 * v.nbytes, 4096)
+
+
+def _flat_bytes(buffer: Buffer, dtype: np.dtype) -> np.ndarray:
+    """The buffer's elements, in storage order, as ``dtype``; waits for them."""
+    flat = np.ascontiguousarray(transfer.to_host(buffer.force())).reshape(-1)
+    return flat if flat.dtype == dtype else flat.view(np.uint8)[: flat.nbytes // dtype.itemsize * dtype.itemsize].view(dtype)
 
 
 def copy_(self: torch.Tensor, src: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
@@ -233,11 +244,11 @@ def contiguous_copy(t: torch.Tensor) -> torch.Tensor:
 def local_scalar_dense(self: torch.Tensor) -> Any:
     """The one value of a one-element tensor, as a Python number; waits for it."""
     modes.raise_failed()
-    buffer, v = _view_of(self)
-    if buffer.layout.numel > _READ_WHOLE or buffer.layout.dtype != v.dtype:
-        buffer, v = _view_of(contiguous_copy(self))
-    offset = 0 if buffer.layout.numel == 1 else self.storage_offset()
-    return transfer.to_host(buffer.force()).reshape(-1)[offset].item()
+    buffer = binding_tensor.buffer_of(self)
+    offset = self.storage_offset()
+    if buffer.layout.numel > _READ_WHOLE and platform.name() != "cpu":
+        buffer, offset = binding_tensor.buffer_of(contiguous_copy(self)), 0
+    return _flat_bytes(buffer, dtypes.to_jax(self.dtype))[offset].item()
 
 
 def copy_from(self: torch.Tensor, dst: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:

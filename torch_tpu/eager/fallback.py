@@ -6,6 +6,7 @@ The host path copies the operands, runs PyTorch's CPU kernel, and copies results
 from __future__ import annotations
 
 import collections
+import threading
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -24,6 +25,14 @@ class FallbackWarning(UserWarning):
 
 class _State:
     mode = "warn"
+
+
+class _Inside(threading.local):
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+
+
+_inside = _Inside()
 
 
 counts: collections.Counter[str] = collections.Counter()
@@ -59,12 +68,15 @@ def handle(op: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> Any:
     """Run an operator that has no kernel on the device."""
     name = overload_name(op)
     decomposition = decomposition_of(op)
-    if decomposition is not None:
-        decomposed[name] += 1
+    if decomposition is None or name in _inside.names:
+        return on_host(op, *args, **kwargs)
+    decomposed[name] += 1
+    _inside.names.add(name)  # some decompositions lead back to the operator itself
+    try:
         result = decomposition(*args, **kwargs)
-        if result is not NotImplemented:
-            return result
-    return on_host(op, *args, **kwargs)
+    finally:
+        _inside.names.discard(name)
+    return on_host(op, *args, **kwargs) if result is NotImplemented else result
 
 
 def on_host(op: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> Any:

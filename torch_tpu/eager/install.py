@@ -13,7 +13,7 @@ import torch
 
 from torch_tpu.binding.registration import overriding, register, register_fallback
 from torch_tpu.eager import copies, fallback, kernels, metadata, special, spec
-from torch_tpu.lowering import registry
+from torch_tpu.lowering import attention, registry
 
 _COPIES = {
     "empty.memory_format": copies.empty,
@@ -59,6 +59,9 @@ def install() -> None:
                 register(name, _stub(name))
         for name, kernel in (*_COPIES.items(), *special.KERNELS.items()):
             register(f"aten::{name}", kernel)
+        register(
+            "aten::scaled_dot_product_attention", attention.scaled_dot_product_attention, key="AutogradPrivateUse1"
+        )
     copies.device_copy_ = _derived("aten::copy_")
     copies.device_clone = _derived("aten::clone")
     copies.device_to_copy = _derived("aten::_to_copy")

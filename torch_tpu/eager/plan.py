@@ -57,7 +57,7 @@ class Plan:
 
     __slots__ = (
         "_programs", "device", "donatable", "factories", "layouts", "needs_key", "numbers", "single", "skipped", "slots",
-        "spec", "starts", "trace",
+        "spec", "starts", "template", "trace",
     )  # fmt: skip
 
     def __init__(self, spec: Spec, trace: Trace):
@@ -79,7 +79,8 @@ class Plan:
         self.factories = tuple(
             binding_tensor.factory(m.size, m.stride, m.dtype, trace.device) for m in trace.outs
         )
-        self.single = len(self.factories) == 1 and not trace.mutated_slots and not spec.list_return
+        self.template = trace.template
+        self.single = len(self.template) == 1 and not trace.mutated_slots and not spec.list_return
         self._programs: dict[tuple[int, ...], programs.Program] = {}
 
     def program(self, donate: tuple[int, ...]) -> programs.Program:
@@ -142,6 +143,9 @@ class Plan:
         made = [
             f.make(Buffer(layout, r)) for f, layout, r in zip(self.factories, self.layouts, results[:n], strict=True)
         ]
+        if len(made) != len(self.template):
+            rest = iter(made)
+            made = [next(rest) if t is _NEW else t for t in self.template]
         return made[0] if self.single else made
 
     def _explained(self, error: Exception) -> Exception:
@@ -149,6 +153,9 @@ class Plan:
             shapes = ", ".join(f"{s.dtype}{list(s.size)}" for s in self.slots)
             return errors.translate(error, f"{self.spec.name}({shapes})", self.device)
         return error
+
+
+_NEW: Any = object()  # in a template of results: the next new tensor
 
 
 @dataclasses.dataclass(frozen=True)
@@ -165,19 +172,19 @@ class Trace:
 
     def __init__(
         self, spec: Spec, bound: dict[str, Any], slots: tuple[Slot, ...], numbers: tuple[Number, ...],
-        outs: tuple[Out, ...], twin_meta: tuple[registry.Meta, ...], device: int,
+        asked: Asked, device: int,
     ):  # fmt: skip
         self.spec, self.bound, self.slots, self.numbers = spec, bound, slots, numbers
-        self.outs, self.twin_meta, self.device = outs, twin_meta, device
+        self.outs, self.twin_meta, self.template, self.device = asked.outs, asked.twin_meta, asked.template, device
         self.mutated_slots = tuple(i for i, s in enumerate(slots) if s.mutated)
         self.operand_slots = tuple(i for i, s in enumerate(slots) if self._is_operand(s))
-        arranged = [views.arrangement(o.size, o.stride) for o in outs]
+        arranged = [views.arrangement(o.size, o.stride) for o in self.outs]
         self.arranged = arranged
         self.out_layouts = tuple(
             buffers.layout(
                 a[0] if a is not None else (_span(o.size, o.stride),), dtypes.to_jax(o.dtype), device
             )
-            for a, o in zip(arranged, outs, strict=True)
+            for a, o in zip(arranged, self.outs, strict=True)
         )  # fmt: skip
 
     def _is_operand(self, slot: Slot) -> bool:
@@ -203,7 +210,7 @@ class Trace:
         return (
             "eager", spec.name, slots, static, tuple((n.param, n.kind.__name__, str(n.dtype)) for n in self.numbers),
             tuple((o.size, o.stride, str(o.dtype)) for o in self.outs),
-            tuple((m.shape, str(m.dtype)) for m in self.twin_meta),
+            tuple(None if m is None else (m.shape, str(m.dtype)) for m in self.twin_meta),
             torch.get_float32_matmul_precision() if spec.lowering.precision else "",
             str(torch.get_default_dtype()), self.device, donate,
         )  # fmt: skip
@@ -242,8 +249,7 @@ class Trace:
         with checks.collect() as made:
             results = registry.call(self.spec.lowering, self.spec.twin._schema, bound, self.twin_meta, key)
         found[:] = [(c.message, c.error.__name__) for c in made]
-        flat = [r for result in results for r in (result if isinstance(result, list) else [result])]
-        plain, new = flat[: len(self.outs)], flat[len(self.outs) :]
+        plain, new = results[: len(self.outs)], results[len(self.outs) :]
         if not self.outs and len(new) != len(self.mutated_slots):
             raise RuntimeError(f"{self.spec.name}: {len(new)} new values for {len(self.mutated_slots)} tensors")
         laid = [self._lay_out(r, i) for i, r in enumerate(plain)]
@@ -312,14 +318,14 @@ def make(spec: Spec, values: dict[str, Any]) -> Plan:
     Raises whatever PyTorch's meta kernel raises for them.
     """
     device = _common_device(spec, values)
-    outs, twin_meta = _ask_meta(spec, values)
+    asked = _ask_meta(spec, values)
     bound, slots, numbers = {}, [], []
-    wide = _is_wide(values, outs, twin_meta)
+    wide = _is_wide(values, asked)
     for p in spec.params:
         if p.name not in values or p.kind in (Kind.GENERATOR, Kind.DROPPED):
             continue
         bound[p.name] = _bind(p, values[p.name], slots, numbers, wide)
-    return Plan(spec, Trace(spec, bound, tuple(slots), tuple(numbers), outs, twin_meta, device))
+    return Plan(spec, Trace(spec, bound, tuple(slots), tuple(numbers), asked, device))
 
 
 def _bind(p: Param, value: Any, slots: list[Slot], numbers: list[Number], wide: bool) -> Any:
@@ -374,9 +380,9 @@ def _tensors(values: dict[str, Any]) -> list[torch.Tensor]:
 _WIDE = (torch.float64, torch.complex128)
 
 
-def _is_wide(values: dict[str, Any], outs: tuple[Out, ...], twin: tuple[registry.Meta, ...]) -> bool:
-    found = itertools.chain((t.dtype for t in _tensors(values)), (o.dtype for o in outs), (m.dtype for m in twin))
-    return any(d in _WIDE for d in found)
+def _is_wide(values: dict[str, Any], asked: Asked) -> bool:
+    results = (*asked.outs, *(m for m in asked.twin_meta if m is not None))
+    return any(x.dtype in _WIDE for x in (*_tensors(values), *results))
 
 
 def _common_device(spec: Spec, values: dict[str, Any]) -> int:
@@ -408,12 +414,14 @@ def _as_meta(value: Any) -> Any:
     return value
 
 
-def _flat_outputs(result: Any) -> list[torch.Tensor]:
-    if isinstance(result, torch.Tensor):
-        return [result]
-    if isinstance(result, (list, tuple)):
-        return [t for r in result for t in _flat_outputs(r)]
-    return []
+def _results(op: torch._ops.OpOverload, result: Any, values: dict[str, Any]) -> list[Any]:
+    """An operator's results as a flat list, with None where a mask argument asks for none."""
+    flat = list(result) if isinstance(result, (list, tuple)) else [] if result is None else [result]
+    flat = [t for r in flat for t in (r if isinstance(r, (list, tuple)) else [r])]
+    for name in ("output_mask", "grad_input_mask"):
+        if name in values:
+            flat = [r if asked else None for r, asked in zip(flat, values[name], strict=True)]
+    return flat
 
 
 def call_with(op: torch._ops.OpOverload, values: dict[str, Any]) -> Any:
@@ -429,27 +437,50 @@ def call_with(op: torch._ops.OpOverload, values: dict[str, Any]) -> Any:
     return op(*args, **kwargs)
 
 
-def _ask_meta(spec: Spec, values: dict[str, Any]) -> tuple[tuple[Out, ...], tuple[registry.Meta, ...]]:
-    """(new results, what the functional twin gives), from PyTorch's meta kernels."""
+@dataclasses.dataclass(frozen=True)
+class Asked:
+    """What PyTorch's meta kernels say of a call.
+
+    ``outs``: the new tensors. ``template``: all plain results in order, ``_NEW`` for a tensor, else the value itself.
+    ``twin_meta``: the functional twin's results, None for one that is not a tensor.
+    """
+
+    outs: tuple[Out, ...]
+    template: tuple[Any, ...]
+    twin_meta: tuple[registry.Meta | None, ...]
+
+
+def _has_meta(op: torch._ops.OpOverload) -> bool:
+    name = op._schema.name + (f".{op._schema.overload_name}" if op._schema.overload_name else "")
+    return torch._C._dispatch_has_computed_kernel_for_dispatch_key(name, "Meta")
+
+
+def _ask_meta(spec: Spec, values: dict[str, Any]) -> Asked:
     asked = {
-        p.name: torch.device("meta") if p.name == "device" else _as_meta(values[p.name])
+        p.name: _as_meta(values[p.name])
         for p in spec.params
-        if p.name in values and p.kind is not Kind.GENERATOR and p.name != "pin_memory"
+        if p.name in values and p.kind is not Kind.GENERATOR and p.name not in ("pin_memory", "device")
     }
     if any(a.name == "device" for a in spec.op._schema.arguments):
         asked["device"] = torch.device("meta")
-    result = call_with(spec.op, asked)
-    flat = _flat_outputs(result)
-    outs: tuple[Out, ...] = ()
+    if not spec.plain_returns and spec.op is not spec.twin and not _has_meta(spec.op):
+        # Only mutated operands (fused optimizer steps): each gets a value like its old one.
+        changed = [t for p in spec.mutated for t in _tensors({p.name: asked[p.name]})]
+        return Asked((), (), tuple(registry.Meta(tuple(t.shape), t.dtype) for t in changed))
+    results = _results(spec.op, call_with(spec.op, asked), asked)
     if spec.op is spec.twin:
-        outs = tuple(Out(tuple(t.shape), t.stride(), t.dtype) for t in flat)
-        return outs, tuple(registry.Meta(o.size, o.dtype) for o in outs)
-    _check_out_shapes(spec, values, asked)
-    plain = [t for t, r in zip(flat, spec.returns, strict=False) if r is None] if spec.plain_returns else []
-    outs = tuple(Out(tuple(t.shape), t.stride(), t.dtype) for t in plain)
-    twin_values = {n: v for n, v in asked.items() if not any(p.name == n and p.out for p in spec.params)}
-    twin = _flat_outputs(call_with(spec.twin, {n: _as_meta(v) for n, v in twin_values.items()}))
-    return outs, tuple(registry.Meta(tuple(t.shape), t.dtype) for t in twin)
+        twin = results
+    else:
+        _check_out_shapes(spec, values, asked)
+        inputs = {n: _as_meta(v) for n, v in asked.items() if not any(p.name == n and p.out for p in spec.params)}
+        twin = _results(spec.twin, call_with(spec.twin, inputs), inputs)
+        results = [r for r, alias in zip(results, spec.returns, strict=False) if alias is None and spec.returns]
+    tensors = [r for r in results if isinstance(r, torch.Tensor)]
+    return Asked(
+        tuple(Out(tuple(t.shape), t.stride(), t.dtype) for t in tensors),
+        tuple(_NEW if isinstance(r, torch.Tensor) else r for r in results),
+        tuple(registry.Meta(tuple(t.shape), t.dtype) if isinstance(t, torch.Tensor) else None for t in twin),
+    )
 
 
 class NeedsResize(Exception):

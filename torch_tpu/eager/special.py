@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import torch
+
+from torch_tpu.binding import tensor as binding_tensor
+from torch_tpu.eager import copies, modes
+from torch_tpu.lowering import attention
+from torch_tpu.runtime import buffers, platform, programs, transfer
 
 KERNELS: dict[str, Callable[..., Any]] = {}
 
@@ -23,6 +32,17 @@ def special(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     return declare
 
 
+@functools.cache
+def derived(name: str) -> Callable[..., Any]:
+    """The kernel that a lowering gives for ``"aten::name.overload"``, for a special kernel to build on."""
+    from torch_tpu.eager import install
+
+    found = install.kernel_for(name)
+    if found is None:
+        raise RuntimeError(f"{name}: no lowering serves it")
+    return found
+
+
 @special("equal")
 def equal(self: torch.Tensor, other: torch.Tensor) -> bool:
     if self.shape != other.shape:
@@ -38,3 +58,220 @@ def is_set_to(self: torch.Tensor, tensor: torch.Tensor) -> bool:
         and self.shape == tensor.shape
         and self.stride() == tensor.stride()
     )
+
+
+# Attention -----------------------------------------------------------------------------------------------------
+
+KERNELS["scaled_dot_product_attention"] = attention.scaled_dot_product_attention
+KERNELS["_fused_sdp_choice"] = attention.fused_sdp_choice
+
+
+# Batch norm ----------------------------------------------------------------------------------------------------
+
+
+@special("native_batch_norm")
+def native_batch_norm(
+    input: torch.Tensor, weight: Any, bias: Any, running_mean: Any, running_var: Any, training: bool, momentum: float,
+    eps: float,
+) -> Any:  # fmt: skip
+    """In training it updates the running statistics in place, which its schema does not say."""
+    if not training or running_mean is None:
+        return derived("aten::native_batch_norm")(
+            input, weight, bias, running_mean, running_var, training, momentum, eps
+        )  # fmt: skip
+    kernel = derived("aten::_native_batch_norm_legit")
+    return kernel(input, weight, bias, running_mean, running_var, training, momentum, eps)
+
+
+@special("_batch_norm_with_update")
+def batch_norm_with_update(
+    input: torch.Tensor, weight: Any, bias: Any, running_mean: Any, running_var: Any, momentum: float, eps: float
+) -> Any:
+    out, mean, invstd = native_batch_norm(input, weight, bias, running_mean, running_var, True, momentum, eps)
+    return out, mean, invstd, torch.empty(0, dtype=torch.uint8, device=input.device)
+
+
+# Shapes that depend on values ----------------------------------------------------------------------------------
+#
+# The count is read from the device first; then a program makes the values for the next power of two, and the result
+# is a view of the front of them. So counts share programs: a new one compiles nothing.
+
+
+def _bucket(count: int) -> int:
+    return 1 << max(count - 1, 0).bit_length()
+
+
+def _program(label: str, key: tuple[Any, ...], fn: Callable[..., Any], *arrays: jax.Array, device: int) -> Any:
+    place = platform.sharding(device)
+    avals = [jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=place) for a in arrays]
+    shapes = tuple((tuple(a.shape), str(a.dtype)) for a in arrays)
+    return programs.cache.get(("special", label, key, shapes, device), label, fn, avals, device=device).call(*arrays)
+
+
+def _array(t: torch.Tensor) -> jax.Array:
+    """The values of a device tensor as an array of its logical shape."""
+    buffer, v = copies._view_of(t)
+    if v.kind != "identity":
+        buffer = binding_tensor.buffer_of(copies.contiguous_copy(t))
+    return buffer.force().reshape(tuple(t.shape)) if buffer.layout.shape != tuple(t.shape) else buffer.force()
+
+
+def _front(array: jax.Array, count: int, dtype: torch.dtype, device: int) -> torch.Tensor:
+    """A tensor of the first ``count`` rows of the array; the storage holds the rest too."""
+    layout = buffers.layout(tuple(array.shape), np.dtype(array.dtype), device)
+    size = (count, *array.shape[1:])
+    return binding_tensor.factory(size, buffers.canonical_strides(size), dtype, device).make(
+        buffers.Buffer(layout, array)
+    )
+
+
+def _count(mask: jax.Array, device: int) -> int:
+    modes.raise_failed()
+    fn = lambda m: jnp.sum(m != 0, dtype=jnp.int64)  # noqa: E731
+    return int(transfer.to_host(_program("aten::nonzero (count)", (), fn, mask, device=device)))
+
+
+def _positions(mask: jax.Array, bucket: int) -> Any:
+    """Flat positions of the first ``bucket`` true elements, in order, padded with zeros."""
+    return jnp.nonzero(jnp.ravel(mask) != 0, size=bucket, fill_value=0)[0].astype(jnp.int64)
+
+
+def padded_nonzero(t: torch.Tensor) -> tuple[torch.Tensor, int]:
+    """(int64 [bucket, t.ndim]: positions of true elements, zeros behind them; how many there are)."""
+    device, array, ndim = t.get_device(), _array(t), t.ndim
+    count = _count(array, device)
+    bucket = _bucket(count)
+
+    def body(mask: Any) -> Any:
+        found = jnp.unravel_index(_positions(mask, bucket), mask.shape) if ndim else ()
+        return jnp.stack([f.astype(jnp.int64) for f in found], 1) if ndim else jnp.zeros((bucket, 0), jnp.int64)
+
+    if t.numel() == 0 or count == 0:
+        return torch.empty((0, ndim), dtype=torch.int64, device=t.device), 0
+    made = _program("aten::nonzero", (bucket,), body, array, device=device)
+    return _front(made, bucket, torch.int64, device), count
+
+
+def _narrowed(t: torch.Tensor, count: int) -> torch.Tensor:
+    """The first ``count`` rows of a contiguous tensor, over its storage."""
+    if t.shape[0] == count:
+        return t
+    return binding_tensor.view(t, (count, *t.shape[1:]), t.stride(), 0)
+
+
+@special("nonzero")
+def nonzero(self: torch.Tensor) -> torch.Tensor:
+    found, count = padded_nonzero(self)
+    # PyTorch's result lies column by column.
+    return torch.ops.aten.clone.default(_narrowed(found, count).t(), memory_format=torch.contiguous_format).t()
+
+
+@special("masked_select")
+def masked_select(self: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    if mask.dtype != torch.bool:
+        raise RuntimeError(f"masked_select: expected BoolTensor for mask, got {mask.dtype}")
+    if mask.device != self.device:
+        raise RuntimeError(f"masked_select: expected self and mask on one device, got {self.device} and {mask.device}")
+    self, mask = torch.broadcast_tensors(self, mask)
+    device, values, where = self.get_device(), _array(self), _array(mask)
+    count = _count(where, device) if self.numel() else 0
+    if count == 0:
+        return torch.empty((0,), dtype=self.dtype, device=self.device)
+    bucket = _bucket(count)
+
+    def body(x: Any, m: Any) -> Any:
+        return jnp.take(jnp.ravel(x), _positions(m, bucket), mode="clip")
+
+    made = _program("aten::masked_select", (bucket,), body, values, where, device=device)
+    return _front(made, count, self.dtype, device)
+
+
+# Indexing ------------------------------------------------------------------------------------------------------
+
+_MASKS = (torch.bool, torch.uint8)
+
+
+def _on_device(self: torch.Tensor, indices: Sequence[Any]) -> list[torch.Tensor | None]:
+    """Indices may be on the host, as for CUDA."""
+    return [i if i is None or i.device == self.device else i.to(self.device) for i in indices]
+
+
+def _expanded(self: torch.Tensor, indices: Sequence[Any]) -> tuple[list[torch.Tensor | None], int | None]:
+    """Masks among the indices as positions: (indices, how many rows count if they are padded).
+
+    Only a single mask is padded, since positions of one would have to broadcast with the others.
+    """
+    out: list[torch.Tensor | None] = []
+    masks = [i for i in indices if i is not None and i.dtype in _MASKS]
+    others = [i for i in indices if i is not None and i.dtype not in _MASKS]
+    count = None
+    for i in indices:
+        if i is None or i.dtype not in _MASKS:
+            out.append(i)
+            continue
+        at = len(out)
+        for k, n in enumerate(i.shape):
+            if at + k >= self.ndim or self.shape[at + k] != n:
+                raise IndexError(
+                    f"The shape of the mask {list(i.shape)} at index {k} does not match the shape of the indexed "
+                    f"tensor {list(self.shape)} at index {at + k}"
+                )
+        found, total = padded_nonzero(i)
+        if len(masks) == 1 and not others and at == 0:
+            count = total
+        else:
+            found = _narrowed(found, total)
+        out.extend(found.unbind(1) if i.ndim else [found.new_zeros(found.shape[0])])
+    return out, count
+
+
+@special("index.Tensor", "_unsafe_index.Tensor")
+def index(self: torch.Tensor, indices: Sequence[Any]) -> torch.Tensor:
+    indices = _on_device(self, indices)
+    kernel = derived("aten::index.Tensor")
+    if not any(i is not None and i.dtype in _MASKS for i in indices):
+        return kernel(self, indices)
+    if self.ndim == 0:
+        return masked_select(self, indices[0]) if indices[0] is not None else self.clone()
+    expanded, count = _expanded(self, indices)
+    result = kernel(self, expanded)
+    return result if count is None else _narrowed(result.contiguous(), count)
+
+
+def _index_put(self: torch.Tensor, indices: Sequence[Any], values: torch.Tensor, accumulate: bool) -> torch.Tensor:
+    indices = _on_device(self, indices)
+    only = [i for i in indices if i is not None]
+    if values.device != self.device and values.ndim == 0:
+        values = values.to(self.device)
+    if len(only) == 1 and indices[0] is not None and only[0].dtype in _MASKS and not accumulate:
+        mask = only[0]
+        fits = mask.shape == self.shape[: mask.ndim]
+        if fits and values.numel() == 1:
+            mask = mask.to(torch.bool).reshape(*mask.shape, *[1] * (self.ndim - mask.ndim))
+            return torch.ops.aten.masked_fill_.Tensor(self, mask, values.reshape(()).to(self.dtype))
+    expanded = list(indices)
+    if any(i.dtype in _MASKS for i in only):
+        if self.ndim == 0:
+            return self.copy_(torch.where(only[0] != 0, values.reshape(()), self))
+        expanded, count = _expanded(self, indices)
+        if count is not None:
+            expanded = [None if i is None else _narrowed(i.contiguous(), count) for i in expanded]
+    derived("aten::index_put_")(self, expanded, values, accumulate)
+    return self
+
+
+@special("index_put_")
+def index_put_(self: torch.Tensor, indices: Sequence[Any], values: torch.Tensor, accumulate: bool = False) -> Any:
+    return _index_put(self, indices, values, accumulate)
+
+
+@special("_index_put_impl_")
+def index_put_impl_(
+    self: torch.Tensor, indices: Sequence[Any], values: torch.Tensor, accumulate: bool = False, unsafe: bool = False
+) -> Any:
+    return _index_put(self, indices, values, accumulate)
+
+
+@special("index_put", "_unsafe_index_put")
+def index_put(self: torch.Tensor, indices: Sequence[Any], values: torch.Tensor, accumulate: bool = False) -> Any:
+    return _index_put(copies.clone(self), indices, values, accumulate)

@@ -48,6 +48,10 @@ class View:
     starts: tuple[int, ...] = ()
     whole: bool = False  # every element of the array is an element of the view, once
 
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.size) * self.dtype.itemsize
+
     def read(self, array: Any, starts: Any) -> Any:
         """The view's elements as an array of its logical shape."""
         if self.kind == "identity":

@@ -24,7 +24,8 @@ device, layout,     nothing: dropped. Strides of results follow PyTorch's own me
 memory_format, ...
 ==================  ==========================================================================================
 
-The result is an array, or a tuple in the order of the schema's returns (lists for Tensor[]). The caller casts
+The result is an array, or a tuple in the order of the schema's returns (the elements of a Tensor[]); what is not a
+tensor, or a gradient that a mask argument does not ask for, may be anything (None, say). The caller casts
 each result to the dtype that PyTorch's meta kernel gives, so that a formula may be evaluated in a wider type.
 With ``meta=True`` the function gets the keyword ``meta``: a tuple of ``Meta(shape, dtype)``, one a result.
 
@@ -174,18 +175,18 @@ def call(
     lowering: Lowering,
     schema: torch.FunctionSchema,
     bound: Mapping[str, Any],
-    meta: tuple[Meta, ...],
+    meta: tuple[Meta | None, ...],
     key: Any = None,
 ) -> tuple[Any, ...]:
     """Apply a lowering to arguments bound by the schema's names; to be called under a JAX trace.
 
     Args:
       bound: parameter -> array, ``dtypes.Scalar``, Python value, or a list of these. Missing ones are defaults.
-      meta: what PyTorch's meta kernel says of the results.
+      meta: what PyTorch's meta kernel says of the results; None for one that is not a tensor, or not asked for.
       key: a PRNG key, for ``rng`` lowerings.
 
     Returns:
-      One array (or list of arrays) a result, each cast to the dtype of ``meta``.
+      The results that are tensors, each cast to the dtype of ``meta``.
     """
     positional: list[Any] = []
     keywords: dict[str, Any] = {}
@@ -214,7 +215,7 @@ def call(
         results = tuple(results)
     if len(results) != len(meta):
         raise RuntimeError(f"{lowering.name}: the lowering gives {len(results)} results, PyTorch {len(meta)}")
-    return tuple(_agree(lowering, r, m) for r, m in zip(results, meta, strict=True))
+    return tuple(_agree(lowering, r, m) for r, m in zip(results, meta, strict=True) if m is not None)
 
 
 @functools.cache
@@ -234,6 +235,8 @@ def _roles(schema: torch.FunctionSchema) -> tuple[tuple[str, ...], tuple[str, ..
 
 
 def _agree(lowering: Lowering, result: Any, meta: Meta) -> Any:
+    if result is None:
+        raise RuntimeError(f"{lowering.name}: the lowering gives no result where PyTorch has one of {meta}")
     result = dtypes.cast(result, meta.dtype)
     if tuple(result.shape) != tuple(meta.shape):
         raise RuntimeError(
