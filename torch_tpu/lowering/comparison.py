@@ -10,7 +10,7 @@ import torch
 from jax import lax
 
 from torch_tpu.lowering import dtypes
-from torch_tpu.lowering.pointwise import is_complex, is_floating, is_integer
+from torch_tpu.lowering.pointwise import is_complex, is_floating, is_integer, sign_bit
 from torch_tpu.lowering.registry import Promotion, register
 
 COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
@@ -133,7 +133,7 @@ def isneginf(self: Any) -> Any:
 @register("aten::signbit")
 def signbit(self: Any) -> Any:
     if is_floating(self):
-        return jnp.signbit(self)
+        return sign_bit(self)
     return self < 0 if is_integer(self) else jnp.zeros(self.shape, jnp.bool_)
 
 

@@ -28,6 +28,12 @@ def is_integer(x: Any) -> bool:
     return jnp.issubdtype(x.dtype, jnp.integer)
 
 
+def sign_bit(x: Any) -> Any:
+    """True for negative floating numbers, -0.0 and NaN with the sign set."""
+    # A TPU has no bits of a float64 (it is a pair of float32 there); rounding keeps the sign.
+    return jnp.signbit(x.astype(jnp.float32) if x.dtype == jnp.float64 else x)
+
+
 # Sums and products
 
 
@@ -102,7 +108,7 @@ def floor_quotient(a: Any, b: Any) -> Any:
     nearest = jnp.floor(exact)
     nearest = jnp.where(exact - nearest > 0.5, nearest + 1, nearest)
     plain = a / b
-    nearest = jnp.where(exact == 0, jnp.copysign(jnp.zeros_like(plain), plain), nearest)
+    nearest = jnp.where(exact == 0, jnp.where(sign_bit(plain), -0.0, 0.0), nearest)
     return jnp.where(b == 0, plain, nearest)
 
 
@@ -324,7 +330,7 @@ def clamp_max(self: Any, max: Any) -> Any:
 
 @register("aten::copysign.Tensor", "aten::copysign.Scalar", promote=Promotion.INT_TO_FLOAT)
 def copysign(self: Any, other: Any) -> Any:
-    return jnp.where(jnp.signbit(other), -jnp.abs(self), jnp.abs(self))
+    return jnp.where(sign_bit(other), -jnp.abs(self), jnp.abs(self))
 
 
 @register("aten::nextafter", promote=Promotion.NO_OPMATH)

@@ -12,7 +12,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
-from torch_tpu.lowering.pointwise import is_complex, is_floating
+from torch_tpu.lowering.pointwise import is_complex, is_floating, sign_bit
 from torch_tpu.lowering.registry import Promotion, register
 
 
@@ -23,7 +23,7 @@ def _sinc(x: Any) -> Any:
 
 def _digamma(x: Any) -> Any:
     # ATen: a pole of -inf at +0 and inf at -0, and NaN at the negative integers and at -inf.
-    at_zero = jnp.where(jnp.signbit(x), jnp.inf, -jnp.inf)
+    at_zero = jnp.where(sign_bit(x), jnp.inf, -jnp.inf)
     no_value = (x < 0) & (x == jnp.floor(x))
     regular = lax.digamma(jnp.where(no_value | (x == 0), 1, x))
     return jnp.where(x == 0, at_zero, jnp.where(no_value, jnp.nan, regular))
