@@ -3,6 +3,7 @@
 import pytest
 import torch
 from harness import check, run
+from zero_dim import check as check_scalar
 
 FLOATS = [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.complex64, torch.complex128]
 INTS = [torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64]
@@ -27,8 +28,8 @@ def test_mm(dtype, m, k, n):
 @pytest.mark.parametrize("dtype", FLOATS + INTS)
 def test_dot(dtype):
     for n in (0, 1, 33):
-        check("aten::dot", make((n,), dtype), make((n,), dtype, 1))
-        check("aten::vdot", make((n,), dtype), make((n,), dtype, 1))
+        check_scalar("aten::dot", make((n,), dtype), make((n,), dtype, 1))
+        check_scalar("aten::vdot", make((n,), dtype), make((n,), dtype, 1))
 
 
 def test_int64_is_exact_for_every_path():
@@ -46,7 +47,9 @@ def test_addmm_family(dtype, beta, alpha):
     scale = {"beta": beta, "alpha": alpha}
     a, b, v, w = make((3, 5), dtype), make((5, 4), dtype, 1), make((5,), dtype, 2), make((4,), dtype, 3)
     # PyTorch leaves NaN of self unread where beta is 0.
-    bad = [torch.full(s, float("nan"), dtype=dtype) if beta == 0 and dtype in FLOATS else make(s, dtype, 4) for s in [(3, 4), (4,), (3,)]]
+    bad = [make(s, dtype, 4) for s in [(3, 4), (4,), (3,)]]
+    if beta == 0 and dtype in FLOATS:
+        bad = [torch.full_like(t, float("nan")) for t in bad]
     check("aten::addmm", bad[0], a, b, **scale)
     check("aten::addmm", bad[1], a, b, **scale)
     check("aten::addmv", bad[2], a, v, **scale)
@@ -60,9 +63,9 @@ def test_addmm_with_fractional_scales(dtype):
     check("aten::addmm", make((4,), dtype), make((3, 5), dtype), make((5, 4), dtype, 1), beta=0.5, alpha=-1.25)
 
 
-@pytest.mark.parametrize("name,shapes", [("addmm", [(3, 2), (3, 0), (0, 2)]), ("baddbmm", [(1, 3, 2), (1, 3, 0), (1, 0, 2)])])
-def test_empty_contraction_scales_self(name, shapes):
-    check(f"aten::{name}", *[make(s, torch.float32) for s in shapes], beta=2.0)
+@pytest.mark.parametrize("name,batch", [("addmm", ()), ("baddbmm", (1,))])
+def test_empty_contraction_scales_self(name, batch):
+    check(f"aten::{name}", *[make((*batch, *s), torch.float32) for s in [(3, 2), (3, 0), (0, 2)]], beta=2.0)
 
 
 def test_addr_types():

@@ -13,6 +13,7 @@ def make(shape, dtype=torch.float32, seed=0):
 
 B, L, D, H = 2, 5, 8, 2
 MASKS = {
+    "nothing left": (torch.tensor([[0, 0, 0, 0, 0], [1, 1, 1, 1, 1]]).bool(), 1),
     "none": (None, None),
     "over queries": (torch.ones(L, L).triu(1).bool(), 0),
     "padding": (torch.tensor([[0, 0, 0, 0, 0], [0, 0, 0, 1, 1]]).bool(), 1),
@@ -48,4 +49,5 @@ def test_encoder_layer(dtype, mask, norm_first, use_gelu):
     norms = [make((D,), dtype, i) for i in range(5, 9)]
     ffn = [make((12, D), dtype, 10), make((12,), dtype, 11), make((D, 12), dtype, 12), make((D,), dtype, 13)]
     x = make((B, L, D), dtype)
-    check("aten::_transformer_encoder_layer_fwd", x, D, H, *projections(dtype), use_gelu, norm_first, 1e-5, *norms, *ffn, *mask)
+    args = [x, D, H, *projections(dtype), use_gelu, norm_first, 1e-5, *norms, *ffn, *mask]
+    check("aten::_transformer_encoder_layer_fwd", *args)

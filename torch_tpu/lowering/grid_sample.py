@@ -6,8 +6,9 @@ transpose is a scatter-add, and clipping has no gradient where it acts (bounds i
 
 from __future__ import annotations
 
-import itertools
+import functools
 import math
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -52,8 +53,8 @@ def _padded(x: Any, size: int, padding_mode: int, align_corners: bool) -> Any:
 
 
 def _read(rows: Any, sizes: Sequence[int], place: Sequence[Any]) -> Any:
-    """(batch, points, channels) of ``rows`` (batch, pixels, channels) at whole coordinates; 0 outside."""
-    inside = _all([(p >= 0) & (p < n) for p, n in zip(place, sizes, strict=True)])
+    """Values of ``rows`` (batch, pixels, channels) at whole coordinates (batch, ...), 0 outside: one gather."""
+    inside = functools.reduce(operator.and_, [(p >= 0) & (p < n) for p, n in zip(place, sizes, strict=True)])
     flat = jnp.zeros(place[0].shape, jnp.int32)
     for p, n in zip(place, sizes, strict=True):
         flat = flat * n + jnp.where(inside, p, 0).astype(jnp.int32)
@@ -61,36 +62,35 @@ def _read(rows: Any, sizes: Sequence[int], place: Sequence[Any]) -> Any:
     return jnp.where(inside[..., None], found, 0)
 
 
-def _all(conditions: Sequence[Any]) -> Any:
-    result = conditions[0]
-    for c in conditions[1:]:
-        result = result & c
-    return result
+def _combine(rows: Any, sizes: Sequence[int], places: Sequence[Any], weights: Sequence[Any]) -> Any:
+    """The weighted sum over neighbours: for each dimension their coordinates and weights, (batch, points, k)."""
+    dims = len(sizes)
+    shape = (*places[0].shape[:2], *(p.shape[2] for p in places))
+
+    def spread(x: Any, d: int) -> Any:
+        x = x.reshape(*x.shape[:2], *(x.shape[2] if e == d else 1 for e in range(dims)))
+        return jnp.broadcast_to(x, shape).reshape(*shape[:2], -1)
+
+    weight = functools.reduce(operator.mul, [spread(w, d) for d, w in enumerate(weights)])
+    values = _read(rows, sizes, [spread(p, d) for d, p in enumerate(places)])
+    return jnp.sum(values * weight[..., None], axis=2)
 
 
 def _linear(rows: Any, sizes: Sequence[int], at: Sequence[Any]) -> Any:
     low = [jnp.floor(x) for x in at]
-    total = 0
-    for corner in itertools.product((0, 1), repeat=len(sizes)):
-        weight = 1
-        for c, x, f in zip(corner, at, low, strict=True):
-            weight = weight * ((x - f) if c else (f + 1 - x))
-        total = total + _read(rows, sizes, [f + c for f, c in zip(low, corner, strict=True)]) * weight[..., None]
-    return total
+    weights = [jnp.stack([f + 1 - x, x - f], axis=-1) for x, f in zip(at, low, strict=True)]
+    return _combine(rows, sizes, [jnp.stack([f, f + 1], axis=-1) for f in low], weights)
 
 
 def _cubic(rows: Any, sizes: Sequence[int], at: Sequence[Any], padding_mode: int, align_corners: bool) -> Any:
     """Each of the 16 neighbours is padded on its own."""
     low = [jnp.floor(x) for x in at]
-    weights = [cubic_weights(x - f) for x, f in zip(at, low, strict=True)]
-    total = 0
-    for i, j in itertools.product(range(4), repeat=2):
-        place = [
-            _padded(f + (k - 1), n, padding_mode, align_corners) for f, k, n in zip(low, (i, j), sizes, strict=True)
-        ]
-        place = [lax.stop_gradient(jnp.round(p)) for p in place]
-        total = total + _read(rows, sizes, place) * (weights[0][i] * weights[1][j])[..., None]
-    return total
+    weights = [jnp.stack(cubic_weights(x - f), axis=-1) for x, f in zip(at, low, strict=True)]
+    places = []
+    for f, n in zip(low, sizes, strict=True):
+        place = f[..., None] + jnp.arange(-1, 3).astype(f.dtype)
+        places.append(lax.stop_gradient(jnp.round(_padded(place, n, padding_mode, align_corners))))
+    return _combine(rows, sizes, places, weights)
 
 
 def _sample(x: Any, grid: Any, mode: int, padding_mode: int, align_corners: bool) -> Any:
