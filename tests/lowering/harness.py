@@ -46,7 +46,7 @@ def to_array(t: torch.Tensor) -> jax.Array:
 def to_tensor(a: Any) -> torch.Tensor:
     n = np.ascontiguousarray(np.asarray(a))
     flat = torch.frombuffer(bytearray(n.tobytes()), dtype=torch.uint8) if n.size else torch.empty(0, dtype=torch.uint8)
-    return flat.view(dtypes.to_torch(n.dtype)).reshape(n.shape)
+    return flat.view(dtypes.to_torch(n.dtype)).reshape(np.shape(a))
 
 
 def run(name: str, *args: Any, key: Any = None, **kwargs: Any) -> list[torch.Tensor]:
@@ -70,7 +70,7 @@ def run(name: str, *args: Any, key: Any = None, **kwargs: Any) -> list[torch.Ten
                 arrays[n] = [None if e is None else to_array(e) for e in v]
             elif _is_operand(lowering, n, types[n], v, defaults[n]):
                 kinds[n] = type(v)
-                arrays[n] = jnp.asarray(v, _operand_dtype(v, expected, bound))
+                arrays[n] = jnp.asarray(v, _operand_dtype(v, expected, bound, lowering.wide))
             else:
                 static[n] = v
 
@@ -133,9 +133,9 @@ def _is_operand(lowering: registry.Lowering, name: str, kind: str, value: Any, d
     return value != default and value not in lowering.specialize.get(name, ())
 
 
-def _operand_dtype(value: Any, results: list[torch.Tensor], bound: dict[str, Any]) -> Any:
+def _operand_dtype(value: Any, results: list[torch.Tensor], bound: dict[str, Any], wide: bool) -> Any:
     tensors = [t for v in bound.values() for t in (v if isinstance(v, (list, tuple)) else [v]) if isinstance(t, torch.Tensor)]
-    wide = any(t.dtype in (torch.float64, torch.complex128) for t in [*results, *tensors])
+    wide = wide or any(t.dtype in (torch.float64, torch.complex128) for t in [*results, *tensors])
     if isinstance(value, complex):
         return np.complex128 if wide else np.complex64
     if isinstance(value, float):

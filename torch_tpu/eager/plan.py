@@ -320,7 +320,7 @@ def make(spec: Spec, values: dict[str, Any]) -> Plan:
     device = _common_device(spec, values)
     asked = _ask_meta(spec, values)
     bound, slots, numbers = {}, [], []
-    wide = _is_wide(values, asked)
+    wide = spec.lowering.wide or _is_wide(values, asked)
     for p in spec.params:
         if p.name not in values or p.kind in (Kind.GENERATOR, Kind.DROPPED):
             continue

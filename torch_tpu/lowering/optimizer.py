@@ -111,7 +111,7 @@ _declare_adam("_fused_adam", decoupled=False)
 _declare_adam("_fused_adamw", decoupled=True)
 
 
-@register("aten::_fused_sgd", "aten::_fused_sgd.tensor_lr")
+@register("aten::_fused_sgd", "aten::_fused_sgd.tensor_lr", wide=True)
 def fused_sgd(
     self: Any,
     grads: Any,
@@ -165,13 +165,13 @@ def _adagrad(
     return _step_all(lists, step_one, grad_scale, found_inf, maximize, state_steps)
 
 
-@register("aten::_fused_adagrad")
+@register("aten::_fused_adagrad", wide=True)
 def fused_adagrad(self: Any, grads: Any, state_sums: Any, state_steps: Any, **options: Any) -> list[Any]:
     # This overload alone names the step counts among its results; ATen's kernel leaves them as they are.
     return [*_adagrad((self, grads, state_sums), state_steps, **options), *state_steps]
 
 
-@register("aten::_fused_adagrad.tensor_lr")
+@register("aten::_fused_adagrad.tensor_lr", wide=True)
 def fused_adagrad_tensor_lr(self: Any, grads: Any, state_sums: Any, state_steps: Any, **options: Any) -> list[Any]:
     return _adagrad((self, grads, state_sums), state_steps, **options)
 

@@ -75,6 +75,7 @@ class Lowering:
     promote: Promotion | None = None
     rng: bool = False
     meta: bool = False
+    wide: bool = False  # float operands travel as float64 whatever the tensors are
     precision: bool = False  # depends on torch.get_float32_matmul_precision()
     static: frozenset[str] = frozenset()
     operands: frozenset[str] = frozenset()
@@ -92,6 +93,7 @@ def register(
     promote: Promotion | None = None,
     rng: bool = False,
     meta: bool = False,
+    wide: bool = False,
     precision: bool = False,
     static: Iterable[str] = (),
     operands: Iterable[str] = (),
@@ -104,9 +106,11 @@ def register(
       promote: how operands are cast first; None leaves every tensor in its own dtype.
       rng: pass a PRNG key as the keyword ``key``.
       meta: pass the results' shapes and dtypes as the keyword ``meta``.
+      wide: float operands travel as float64 (else so only where a 64-bit floating tensor takes part): for numbers
+        such as 1 - beta that lose digits in float32.
       precision: the program depends on the float32 matmul precision.
       static: Scalar or float parameters whose value is part of the program.
-      operands: int parameters whose value is an operand of the program.
+      operands: int and int[] parameters whose values are operands of the program.
       specialize: parameter -> values for which the value is part of the program.
       own_types: tensor parameters that promotion leaves alone (a mask, an index).
 
@@ -119,7 +123,7 @@ def register(
             if name in _TABLE:
                 raise ValueError(f"{name}: a lowering is registered already, in {_TABLE[name].fn.__module__}")
             _TABLE[name] = Lowering(
-                name, fn, promote, rng, meta, precision, frozenset(static), frozenset(operands),
+                name, fn, promote, rng, meta, wide, precision, frozenset(static), frozenset(operands),
                 dict(specialize or {}), frozenset(own_types),
             )  # fmt: skip
         return fn
