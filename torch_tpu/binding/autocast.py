@@ -5,6 +5,8 @@ Lists after PyTorch's autocast documentation. An operator in none of them runs i
 
 from __future__ import annotations
 
+import functools
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -85,6 +87,36 @@ def _cast(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return cast
 
 
+# PyTorch keeps autocast's dtypes by thread and starts each thread with float16 for a backend of ours; a thread that
+# has chosen none is given bfloat16 when its dtype is first asked for.
+class _Thread(threading.local):
+    chosen = False
+
+
+_thread = _Thread()
+_get_dtype, _set_dtype = torch.get_autocast_dtype, torch.set_autocast_dtype
+DEFAULT = torch.bfloat16
+
+
+def get_autocast_dtype(device_type: str) -> torch.dtype:
+    if device_type == "tpu" and not _thread.chosen:
+        set_autocast_dtype(device_type, DEFAULT)
+    return _get_dtype(device_type)
+
+
+def set_autocast_dtype(device_type: str, dtype: torch.dtype) -> None:
+    if device_type == "tpu":
+        _thread.chosen = True
+    _set_dtype(device_type, dtype)
+
+
+def install_defaults() -> None:
+    """Make bfloat16 the dtype of ``torch.autocast("tpu")``, in every thread."""
+    torch.get_autocast_dtype = functools.wraps(_get_dtype)(get_autocast_dtype)
+    torch.set_autocast_dtype = functools.wraps(_set_dtype)(set_autocast_dtype)
+    get_autocast_dtype("tpu")  # this thread's, also for who asks C++
+
+
 _weights: dict[int, tuple[torch.Tensor, torch.Tensor, bool]] = {}
 
 
@@ -96,7 +128,7 @@ def clear_cache() -> None:
 def _lower(op: Any) -> Callable[..., Any]:
     def kernel(*args: Any, **kwargs: Any) -> Any:
         with _ExcludeGuard(_EXCLUDE):
-            dtype = torch.get_autocast_dtype("tpu")
+            dtype = get_autocast_dtype("tpu")
             return op(*_map(args, lambda t: _cast(t, dtype)), **_map_values(kwargs, lambda t: _cast(t, dtype)))
 
     return kernel
@@ -135,7 +167,7 @@ def _float32_unless_asked(op: Any) -> Callable[..., Any]:
 def _widest(op: Any) -> Callable[..., Any]:
     def kernel(*args: Any, **kwargs: Any) -> Any:
         with _ExcludeGuard(_EXCLUDE):
-            dtype = torch.get_autocast_dtype("tpu")
+            dtype = get_autocast_dtype("tpu")
             for t in _tensors([*args, *kwargs.values()]):
                 if _eligible(t):
                     dtype = torch.promote_types(dtype, t.dtype)

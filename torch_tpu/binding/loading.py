@@ -49,7 +49,17 @@ def register() -> None:
         if _registered:
             return
         _registered = True
-    from torch_tpu.binding import accelerator, backends, conversion, generator, pinning, printing, storage
+    from torch_tpu.binding import (
+        accelerator,
+        autocast,
+        backends,
+        conversion,
+        generator,
+        pinning,
+        printing,
+        storage,
+        streams,
+    )
 
     _kept.extend([_Hooks(), _Guard()])
     module = sys.modules["torch_tpu"]
@@ -63,6 +73,8 @@ def register() -> None:
     pinning.install()
     printing.install()
     backends.install()
+    streams.install()
+    autocast.install_defaults()
     torch.Generator = generator.Generator  # type: ignore[misc]
     from torch_tpu.binding.registration import register as register_kernel
 
@@ -106,6 +118,7 @@ def load() -> None:
             # PyTorch's Python guard reports one device, and the autograd engine makes one thread for it: a graph on
             # tpu:1 would find none. One thread then runs every graph.
             torch.autograd.set_multithreading_enabled(False)
+        sys.modules["torch_tpu"]._initialized = True  # type: ignore[attr-defined]  checkpoint asks for it
         _loaded = True
 
 

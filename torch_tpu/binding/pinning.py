@@ -7,6 +7,7 @@ memory that carries the mark.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -24,6 +25,17 @@ def _is_pinned(self: torch.Tensor, device: Any = None) -> bool:
     return getattr(self.untyped_storage(), "tpu_pinned", False)
 
 
+def _save_on_cpu(original: Any) -> Any:
+    @functools.wraps(original)
+    def init(self: Any, pin_memory: bool = False, device_type: str = "cuda") -> None:
+        # It would make pinned memory by an allocator that only C++ can provide; ours is a mark without an effect.
+        original(self, pin_memory and device_type != "tpu", device_type)
+
+    return init
+
+
 def install() -> None:
+    saving = torch.autograd.graph.save_on_cpu
+    saving.__init__ = _save_on_cpu(saving.__init__)  # type: ignore[method-assign]
     register("aten::_pin_memory", _pin_memory, key="CPU")
     register("aten::is_pinned", _is_pinned, key="CPU")

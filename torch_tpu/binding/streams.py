@@ -1,5 +1,9 @@
 """Streams and events. XLA runs a device's programs in the order of their data, so there is one stream a device;
-events really wait for the work before them, and time it."""  # fmt: skip
+events really wait for the work before them, and time it.
+
+``torch.Stream`` and ``torch.Event`` are C++ objects whose methods ask the backend's C++ guard, which a Python backend
+does not have. Ours are subclasses of them with every method replaced, and the generic names make ours on tpu.
+"""  # fmt: skip
 
 from __future__ import annotations
 
@@ -10,23 +14,28 @@ from typing import Any
 import torch
 
 from torch_tpu.binding import device as devices
+from torch_tpu.binding.registration import register
 
 
-class Stream:
+_BaseStream, _BaseEvent = torch.Stream, torch.Event
+_DEVICE_TYPE = int(torch._C._autograd.DeviceType.PrivateUse1)  # type: ignore[attr-defined]
+
+
+class Stream(_BaseStream):
     """The stream of a device. All streams of one device are the same queue: order is always kept."""
 
+    def __new__(cls, device: Any = None, priority: int = 0, **kwargs: Any) -> Stream:
+        index = kwargs.get("device_index")
+        index = devices.index_of(device if index is None else index)
+        return _BaseStream.__new__(cls, stream_id=0, device_index=index, device_type=_DEVICE_TYPE)
+
     def __init__(self, device: Any = None, priority: int = 0, **kwargs: Any):
-        self.device = torch.device("tpu", devices.index_of(device))
         self.priority = priority
         self._before: list[Stream] = []
 
-    @property
-    def device_index(self) -> int:
-        return self.device.index
-
-    @property
-    def stream_id(self) -> int:
-        return 0
+    def is_capturing(self) -> bool:
+        """Whether work is being recorded rather than run: never."""
+        return False
 
     def synchronize(self) -> None:
         """Wait for all work of the device."""
@@ -69,7 +78,7 @@ class Stream:
         return f"torch.tpu.Stream(device={self.device})"
 
 
-class Event:
+class Event(_BaseEvent):
     """A mark in a device's work.
 
     Args:
@@ -77,20 +86,39 @@ class Event:
       blocking, interprocess: accepted as in ``torch.cuda.Event``; an event cannot be shared between processes.
     """
 
-    def __init__(self, device: Any = None, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False):
+    def __new__(cls, *args: Any, **kwargs: Any) -> Event:
+        return _BaseEvent.__new__(cls, device="tpu")
+
+    def __init__(
+        self, device: Any = None, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False
+    ):
+        if isinstance(device, bool):  # torch.tpu.Event(True), as in torch.cuda
+            device, enable_timing, blocking = None, device, enable_timing
         if interprocess:
             raise NotImplementedError("torch.tpu.Event: interprocess events are not supported")
         self.enable_timing = enable_timing
-        self.device = None if device is None else torch.device("tpu", devices.index_of(device))
+        self._device = None if device is None else torch.device("tpu", devices.index_of(device))
         self._arrays: list[Any] | None = None
         self._done: float | None = None
         self._watcher: threading.Thread | None = None
+
+    @property
+    def device(self) -> torch.device | None:
+        """The device whose work it marks; None before it is recorded."""
+        return self._device
+
+    @property
+    def event_id(self) -> int:
+        return id(self)
+
+    def ipc_handle(self) -> Any:
+        raise NotImplementedError("torch.tpu.Event: interprocess events are not supported")
 
     def record(self, stream: Stream | None = None) -> None:
         """Mark the work that has been dispatched so far."""
         from torch_tpu.runtime import buffers
 
-        self.device = (stream or current_stream()).device
+        self._device = (stream or current_stream()).device
         self._arrays = [a for a in buffers.live_arrays(self.device.index) if not a.is_ready()]
         self._done, self._watcher = None, None
         if not self._arrays:
@@ -187,3 +215,37 @@ class stream:
         if self.stream is not None:
             self.stream.__exit__(*exc)
             devices.set_device(self._device)
+
+
+class _GenericType(type):
+    """A name like ``torch.Stream``: makes ours for tpu and PyTorch's for the rest; both are instances of it."""
+
+    base: type
+    ours: type
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        device = args[0] if args else kwargs.get("device")
+        kind = kwargs.get("device_type", _DEVICE_TYPE)
+        generic = device is None or isinstance(device, int)  # the accelerator's, which tpu is
+        is_ours = kind == _DEVICE_TYPE if generic else torch.device(device).type == "tpu"
+        return (cls.ours if is_ours else cls.base)(*args, **kwargs)
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, cls.base)
+
+    def __subclasscheck__(cls, subclass: type) -> bool:
+        return issubclass(subclass, cls.base)
+
+
+def _generic(base: type, ours: type) -> type:
+    return _GenericType(base.__name__, (base,), {"base": base, "ours": ours, "__doc__": base.__doc__})
+
+
+def _record_stream(self: torch.Tensor, s: Any) -> None:
+    """Memory may be used by work of that stream: always true, since a device has one queue."""
+
+
+def install() -> None:
+    torch.Stream = _generic(_BaseStream, Stream)  # type: ignore[misc,assignment]
+    torch.Event = _generic(_BaseEvent, Event)  # type: ignore[misc,assignment]
+    register("aten::record_stream", _record_stream)

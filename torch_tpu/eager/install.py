@@ -18,6 +18,7 @@ from torch_tpu.lowering import attention, registry
 _COPIES = {
     "empty.memory_format": copies.empty,
     "empty_strided": copies.empty_strided,
+    "_efficientzerotensor": copies.empty,  # memory never written reads as zeros
     "resize_": copies.resize_,
     "copy_": copies.copy_,
     "_copy_from": copies.copy_from,
