@@ -1,6 +1,6 @@
 import pytest
 import torch
-from zero_dim import check, run
+from harness import check, run
 
 FLOATS = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 

@@ -1,7 +1,7 @@
 import jax
 import pytest
 import torch
-from zero_dim import check
+from harness import check
 
 from torch_tpu.lowering import registry
 

@@ -2,7 +2,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 import torch
-from zero_dim import check, find
+from harness import check, find
 
 from torch_tpu.lowering import checks, registry
 

@@ -1,7 +1,7 @@
 import pytest
 import torch
+from harness import check
 from test_gather_scatter import DTYPES, make
-from zero_dim import check
 
 # self shape, index (a list of shapes, None for a full slice)
 INDICES = [

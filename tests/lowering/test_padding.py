@@ -1,7 +1,7 @@
 import pytest
 import torch
+from harness import check
 from test_gather_scatter import make
-from zero_dim import check
 
 DTYPES = [torch.float32, torch.bfloat16, torch.int64, torch.bool, torch.complex64]
 

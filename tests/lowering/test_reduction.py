@@ -2,8 +2,8 @@ import math
 
 import pytest
 import torch
+from harness import check
 from test_gather_scatter import make
-from zero_dim import check
 
 FLOATS = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 REAL = [*FLOATS, torch.int64, torch.int32, torch.uint8, torch.bool]

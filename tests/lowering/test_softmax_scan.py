@@ -1,8 +1,8 @@
 import pytest
 import torch
+from harness import check
 from test_gather_scatter import make
 from test_reduction import ALL, FLOATS, with_nan
-from zero_dim import check
 
 SHAPES = [((3, 4, 5), 1), ((3, 4, 5), -1), ((), 0), ((), -1), ((1,), 0), ((0, 3), 1), ((3, 0), 1)]
 

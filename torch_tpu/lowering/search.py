@@ -1,0 +1,106 @@
+"""Searching: searchsorted, bucketize, isin, repeat_interleave, nonzero_static."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+
+from torch_tpu.lowering.checks import require
+from torch_tpu.lowering.gather_scatter import IN_BOUNDS, scatter_rows
+from torch_tpu.lowering.registry import Meta, Promotion, register
+
+# Up to this many boundaries, comparing with all of them is faster than a binary search (whose steps are gathers).
+COMPARE_ALL = 64
+
+
+def insertion_points(sequence: Any, values: Any, right: bool) -> Any:
+    """How many elements of the sorted last dimension of ``sequence`` go before each value (int32 or int64).
+
+    ``sequence`` is 1-d, or has the leading dimensions of ``values``. NaN goes after everything, as in ATen.
+    """
+    n = sequence.shape[-1]
+    kind = jnp.int32 if n < 2**31 else jnp.int64
+    before = (lambda s, v: ~(s > v)) if right else (lambda s, v: ~(s >= v))
+    if n == 0 or values.size == 0:
+        return jnp.zeros(values.shape, kind)
+    if n <= COMPARE_ALL:
+        row = sequence[..., None, :] if sequence.ndim > 1 else sequence
+        return jnp.sum(before(row, values[..., None]), -1, dtype=kind)
+
+    def halve(_: int, bounds: tuple[Any, Any]) -> tuple[Any, Any]:
+        low, high = bounds
+        middle = (low + high) // 2
+        at = jnp.minimum(middle, n - 1)
+        if sequence.ndim == 1:
+            found = sequence.at[at].get(mode=IN_BOUNDS, wrap_negative_indices=False)
+        else:
+            found = jnp.take_along_axis(sequence, at, -1, mode=IN_BOUNDS)
+        above = before(found, values) & (low < high)
+        return jnp.where(above, middle + 1, low), jnp.where(above | (low >= high), high, middle)
+
+    start = jnp.zeros(values.shape, kind), jnp.full(values.shape, n, kind)
+    return lax.fori_loop(0, math.ceil(math.log2(n)) + 1, halve, start)[0]
+
+
+@register("aten::bucketize.Tensor", "aten::bucketize.Scalar", promote=Promotion.NO_OPMATH)
+def bucketize(self: Any, boundaries: Any, *, out_int32: bool = False, right: bool = False) -> Any:
+    return insertion_points(boundaries, self, right)
+
+
+@register(
+    "aten::searchsorted.Tensor", "aten::searchsorted.Scalar", promote=Promotion.NO_OPMATH, own_types=["sorter"]
+)
+def searchsorted(
+    sorted_sequence: Any, self: Any, *, out_int32: bool = False, right: bool = False, side: Any = None,
+    sorter: Any = None,
+) -> Any:  # fmt: skip
+    if sorter is not None:
+        sorted_sequence = jnp.take_along_axis(sorted_sequence, sorter, -1, mode=IN_BOUNDS)
+    return insertion_points(sorted_sequence, self, right or side == "right")
+
+
+@register("aten::isin.Tensor_Tensor", "aten::isin.Tensor_Scalar", "aten::isin.Scalar_Tensor", promote=Promotion.NO_OPMATH)
+def isin(elements: Any, test_elements: Any, *, assume_unique: bool = False, invert: bool = False) -> Any:
+    flat = test_elements.reshape(-1)
+    if flat.size == 0:
+        return jnp.full(elements.shape, invert)
+    if flat.size <= COMPARE_ALL:
+        found = jnp.any(elements[..., None] == flat, -1)
+    else:
+        flat = lax.sort(flat)
+        place = jnp.minimum(insertion_points(flat, elements, False), flat.size - 1)
+        found = flat.at[place].get(mode=IN_BOUNDS, wrap_negative_indices=False) == elements
+    return ~found if invert else found
+
+
+@register("aten::repeat_interleave.Tensor", meta=True)
+def repeat_interleave(repeats: Any, *, output_size: int | None = None, meta: tuple[Meta, ...]) -> Any:
+    """Position i repeated ``repeats[i]`` times; the number of results is the caller's (output_size)."""
+    (size,) = meta[0].shape
+    if size == 0:
+        return jnp.zeros(0, jnp.int32)
+    ends = jnp.cumsum(repeats, dtype=jnp.int64)
+    require(repeats < 0, repeats, "repeat_interleave: repeats can not be negative, got {value}", RuntimeError)
+    require(
+        ends[-1:] != size,
+        ends[-1:],
+        f"repeat_interleave: output_size is {size}, but the repeats add up to {{value}}",
+        RuntimeError,
+    )
+    # Each row starts where the rows before it end: mark the starts and count.
+    starts = jnp.minimum(ends[:-1], size)
+    marks = scatter_rows(jnp.zeros(size + 1, jnp.int32), 0, starts, jnp.ones(starts.shape, jnp.int32), "sum")
+    return jnp.cumsum(marks[:size], dtype=jnp.int32)
+
+
+@register("aten::nonzero_static")
+def nonzero_static(self: Any, *, size: int, fill_value: int = -1) -> Any:
+    """Coordinates of the first ``size`` non-zero elements, padded with ``fill_value``."""
+    if self.ndim == 0:
+        return jnp.zeros((size, 0), jnp.int64)
+    if size == 0 or self.size == 0:
+        return jnp.full((size, self.ndim), fill_value, jnp.int64)
+    return jnp.stack(jnp.nonzero(self, size=size, fill_value=fill_value), 1)
