@@ -89,6 +89,8 @@ def _source(spec: Spec) -> str:
             keys.append(f"k{i}")
     if spec.lowering.precision:
         keys.append("precision()")
+    if spec.shaped_by_numbers:
+        keys.append("tuple(numbers)")
     body.append(f"    key = ({', '.join([*keys, 'default_dtype()'])},)")
     body.append("    plan = plans.get(key)")
     body.append("    if plan is None:")

@@ -28,6 +28,9 @@ _IGNORES_SELF = frozenset({
     "aten::bernoulli.p", "aten::bernoulli.Tensor", "aten::exponential", "aten::geometric", "aten::cauchy",
     "aten::log_normal", "aten::random", "aten::random.from", "aten::random.to",
 })  # fmt: skip
+# Operators whose result's shape follows from the values of numbers: a plan is for those values, though its program
+# may serve others too.
+_SHAPED_BY_NUMBERS = frozenset({"aten::arange", "aten::range", "aten::linspace", "aten::logspace"})
 
 
 class Kind(enum.Enum):
@@ -61,6 +64,7 @@ class Spec:
     returns: tuple[str | None, ...]  # for each return: the mutated parameter it is, or None
     list_return: bool
     ignores_self: bool
+    shaped_by_numbers: bool
 
     @property
     def mutated(self) -> tuple[Param, ...]:
@@ -145,7 +149,7 @@ def spec_for(op: torch._ops.OpOverload) -> Spec | None:
     list_return = len(op._schema.returns) == 1 and isinstance(op._schema.returns[0].type, torch.ListType)
     return Spec(
         op, overload_name(op), twin, lowering, tuple(params), plain, returns, list_return,
-        lowering.name in _IGNORES_SELF,
+        lowering.name in _IGNORES_SELF, op._schema.name in _SHAPED_BY_NUMBERS,
     )  # fmt: skip
 
 
