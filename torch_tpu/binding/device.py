@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -168,3 +170,33 @@ def is_in_bad_fork() -> bool:
     import os
 
     return bool(_pid_started) and _pid_started[0] != os.getpid()
+
+
+def _with_index(x: Any) -> Any:
+    """``x`` with the current index, if it is a tpu device that names none."""
+    if isinstance(x, str) and x == "tpu" or isinstance(x, torch.device) and x.type == "tpu" and x.index is None:
+        return torch.device("tpu", _current.index)
+    return x
+
+
+def _follow(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if _current.index:
+            args = tuple(map(_with_index, args))
+            if "device" in kwargs:
+                kwargs["device"] = _with_index(kwargs["device"])
+        return original(*args, **kwargs)
+
+    return call
+
+
+def follow_current_device() -> None:
+    """Let ``x.to("tpu")`` mean the current device, where a process has several.
+
+    PyTorch asks its C++ guard for the index before it calls a kernel, and the guard of a Python backend says 0. These
+    are the functions that ask it; factories leave the index to the kernel.
+    """
+    for owner, names in ((torch.Tensor, ("to", "new_tensor")), (torch, ("tensor", "as_tensor", "asarray"))):
+        for name in names:
+            setattr(owner, name, _follow(getattr(owner, name)))

@@ -118,6 +118,7 @@ def load() -> None:
             # PyTorch's Python guard reports one device, and the autograd engine makes one thread for it: a graph on
             # tpu:1 would find none. One thread then runs every graph.
             torch.autograd.set_multithreading_enabled(False)
+            device.follow_current_device()
         sys.modules["torch_tpu"]._initialized = True  # type: ignore[attr-defined]  checkpoint asks for it
         _loaded = True
 

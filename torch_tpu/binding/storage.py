@@ -61,7 +61,6 @@ def _resize(storage: torch.UntypedStorage, size: int) -> torch.UntypedStorage:
     return storage
 
 
-
 def _current_nbytes(storage: torch.UntypedStorage) -> int:
     known = getattr(storage, "tpu_nbytes", None)
     return _originals["nbytes"](storage) if known is None else known
@@ -85,8 +84,30 @@ def _tolist(storage: torch.UntypedStorage) -> list[int]:
     return _bytes_of(storage).tolist()
 
 
-def _is_shared(storage: torch.UntypedStorage) -> bool:
+def _new_like(storage: torch.UntypedStorage) -> torch.UntypedStorage:
+    return new_storage(0, storage.device.index)
+
+
+def _byteswap(storage: torch.UntypedStorage, dtype: torch.dtype) -> None:
+    swapped = _bytes_of(storage).cpu().untyped_storage()
+    swapped.byteswap(dtype)
+    storage.copy_(swapped)
+
+
+def _no(storage: torch.UntypedStorage, *args: Any, **kwargs: Any) -> bool:
     return False
+
+
+def _yes(storage: torch.UntypedStorage) -> bool:
+    return True
+
+
+def _pin_memory(storage: torch.UntypedStorage, device: Any = "tpu") -> Any:
+    raise TypeError("cannot pin a storage on tpu: only CPU memory can be pinned")
+
+
+def _swap_pointers(storage: torch.UntypedStorage, other: torch.UntypedStorage) -> Any:
+    raise NotImplementedError("UntypedStorage._swap_data_ptr_ is not supported on tpu; copy_ the values")
 
 
 def _share_memory(storage: torch.UntypedStorage) -> Any:
@@ -106,7 +127,14 @@ def _replacements() -> dict[str, Any]:
         "__setitem__": _setitem,
         "fill_": _fill,
         "tolist": _tolist,
-        "is_shared": _is_shared,
+        "new": _new_like,
+        "byteswap": _byteswap,
+        "resizable": _yes,
+        "is_shared": _no,
+        "is_pinned": _no,
+        "pin_memory": _pin_memory,
+        "_swap_data_ptr_": _swap_pointers,
+        "_share_cuda_": _share_memory,
         "share_memory_": _share_memory,
         "_share_filename_cpu_": _share_memory,
         "_share_fd_cpu_": _share_memory,

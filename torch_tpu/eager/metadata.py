@@ -94,6 +94,11 @@ def set_storage_offset(
     """``self`` becomes a view of another storage."""
     size = tuple(size)
     stride = tuple(stride) if len(stride) or not size else canonical_strides(size)
+    if source.device != self.device:
+        raise RuntimeError(
+            f'Attempted to set the storage of a tensor on device "{self.device}" to a storage on different device '
+            f'"{source.device}". This is not allowed; the devices must match.'
+        )
     buffer = getattr(source, "tpu_buffer", None) or binding_tensor.adopt(source)
     span = 0 if 0 in size else 1 + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
     if (storage_offset + span) * self.itemsize > buffer.layout.nbytes:
@@ -101,7 +106,13 @@ def set_storage_offset(
             f"setStorage: sizes {list(size)}, strides {list(stride)} and offset {storage_offset} need a storage of "
             f"{(storage_offset + span) * self.itemsize} bytes; this one has {buffer.layout.nbytes}"
         )
-    return _any_set(_ANY_KEYS, self, source, storage_offset, size, stride)
+    known = getattr(source, "tpu_nbytes", None)
+    if known is None:
+        return _any_set(_ANY_KEYS, self, source, storage_offset, size, stride)
+    # PyTorch's own record of the size of a storage that was resized is out of date, and its kernel would resize.
+    _any_set(_ANY_KEYS, self, source, 0, (0,), (1,))
+    self.data = _reinterpret(self, size, stride, storage_offset)
+    return self
 
 
 def set_storage(self: torch.Tensor, source: torch.UntypedStorage) -> torch.Tensor:
