@@ -8,6 +8,7 @@ that PyTorch makes for it carries the ``Buffer`` as a Python attribute, which li
 from __future__ import annotations
 
 import ctypes
+import weakref
 from typing import Any
 
 import torch
@@ -54,6 +55,10 @@ _new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
 _from_dlpack = torch._C._from_dlpack  # type: ignore[attr-defined]
 _reinterpret = torch._C._dynamo.guards._reinterpret_tensor  # type: ignore[attr-defined]
 _storage_of = torch.Tensor.untyped_storage
+_next_address, _ALIGNMENT, _by_address, _place = (
+    buffers.next_address, buffers.ALIGNMENT, buffers.BY_ADDRESS, buffers.place,
+)  # fmt: skip
+_ref = weakref.ref
 
 
 class Factory:
@@ -63,13 +68,14 @@ class Factory:
     taken from the pool while its pointer is set and read, so threads and finalizers cannot mix two up.
     """
 
-    __slots__ = ("_keep", "_pool", "device", "dtype", "nbytes", "raw", "shape", "strides")
+    __slots__ = ("_keep", "_pool", "device", "dtype", "nbytes", "raw", "shape", "small", "strides")
 
     def __init__(self, shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype, device: int):
         self.shape, self.strides, self.dtype, self.device = shape, strides, dtype, device
         self.raw = dtype not in _DL_CODES
         span = 0 if 0 in shape else 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
         self.nbytes = span * dtype.itemsize
+        self.small = self.nbytes <= _ALIGNMENT
         self._pool: list[tuple[_DLTensor, int]] = []
         self._keep: list[Any] = []
 
@@ -92,7 +98,12 @@ class Factory:
             entry = pool.pop()
         except IndexError:
             entry = self._new()
-        entry[0].data = buffers.place(buffer, self.nbytes)
+        if self.small:  # buffers.place, without the call: this runs for every result
+            buffer.address = address = next(_next_address) * _ALIGNMENT
+            _by_address[address] = _ref(buffer)
+        else:
+            address = _place(buffer, self.nbytes)
+        entry[0].data = address
         t = _from_dlpack(_new_capsule(entry[1], b"dltensor", None))
         pool.append(entry)
         _storage_of(t).tpu_buffer = buffer  # type: ignore[attr-defined]

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from torch_tpu.binding import tensor as binding_tensor
+from torch_tpu.eager import modes
 from torch_tpu.eager import plan as plans_module
 from torch_tpu.eager.plan import NeedsResize, Plan
 from torch_tpu.eager.spec import Kind, Param, Spec
@@ -32,12 +33,17 @@ def build(spec: Spec) -> Callable[..., Any]:
     namespace: dict[str, Any] = {
         "plans": plans,
         "storage_of": torch.Tensor.untyped_storage,
+        "Tensor": torch.Tensor,
+        "Parameter": torch.nn.Parameter,
+        "OTHERS": frozenset({bool, int, float, complex, type(None)}),
         "NUMBERS": frozenset({bool, int, float, complex}),
         "default_dtype": torch.get_default_dtype,
         "precision": torch.get_float32_matmul_precision,
         "draw_key": _draw_key,
         "CHUNK": CHUNK,
         "LIMIT": _INT64_END,
+        "STATE": modes.state,
+        "Buffer": buffers.Buffer,
         **{f"D{i}": p.default for i, p in enumerate(spec.params)},
         **{f"S{i}": p.special for i, p in enumerate(spec.params)},
     }
@@ -96,6 +102,11 @@ def _source(spec: Spec) -> str:
     body.append("    if plan is None:")
     body.append(f"        plan = make(key, {everything})")
     body.append(f"        if plan is None: return slow({everything})")
+    if spec.op is spec.twin and not spec.list_return and not spec.lowering.rng and len(spec.returns) == 1:
+        body.append("    if plan.call is not None and not numbers and not STATE.blocking:")
+        body.append("        try: results = plan.call(*arrays)")
+        body.append("        except Exception as e: raise plan.explained(e) from e")
+        body.append("        return plan.make(Buffer(plan.made_as, results[0]))")
     generator = next((n for p, n in zip(spec.params, names, strict=True) if p.kind is Kind.GENERATOR), "None")
     draw = f"draw_key({generator}, plan)" if spec.lowering.rng else "None"
     body.append(f"    result = plan.run(arrays, numbers, {draw}, targets)")
@@ -143,14 +154,13 @@ def _tensor(p: Param, n: str, i: int, bail: str) -> list[str]:
     special = f" and {n} not in S{i}" if p.special else ""
     return [
         f"t = type({n})",
-        "if t in NUMBERS:",
-        f"    if t is not bool{special}:",
-        f"        k{i} = t if t is not int or {n} < LIMIT else 'uint64'",
-        f"        numbers.append({n})",
-        f"    else: k{i} = (t, {n})",
-        f"elif {n} is None: k{i} = None",
-        "else:",
+        "if t is Tensor or t is Parameter or t not in OTHERS:",
         *(f"    {line}" for line in lines),
+        f"elif {n} is None: k{i} = None",
+        f"elif t is not bool{special}:",
+        f"    k{i} = t if t is not int or {n} < LIMIT else 'uint64'",
+        f"    numbers.append({n})",
+        f"else: k{i} = (t, {n})",
     ]
 
 
@@ -171,7 +181,8 @@ def _tensors(p: Param, n: str, i: int, bail: str) -> list[str]:
 def _number(p: Param, n: str, i: int, bail: str) -> list[str]:
     return [
         f"t = type({n})",
-        f"if t is list or t is tuple: k{i} = tuple(map(type, {n})); numbers.extend({n})",
+        f"if {n} is D{i}: k{i} = None",
+        f"elif t is list or t is tuple: k{i} = tuple(map(type, {n})); numbers.extend({n})",
         f"elif t in NUMBERS and t is not bool and {n} not in S{i}:",
         f"    k{i} = t if t is not int or {n} < LIMIT else 'uint64'",
         f"    numbers.append({n})",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import mul
 from typing import Any
 
 import torch
@@ -10,48 +11,46 @@ from torch_tpu.binding import tensor as binding_tensor
 from torch_tpu.runtime.buffers import canonical_strides
 
 _reinterpret = binding_tensor.view
-_spans: dict[Any, int] = {}
+_storage_of = torch.Tensor.untyped_storage
 _strides: dict[Any, tuple[int, ...]] = {}
 _LIMIT = 50_000
 
 
 def as_strided(self: torch.Tensor, size: Any, stride: Any, storage_offset: int | None = None) -> torch.Tensor:
     own = self.storage_offset()
-    offset = own if storage_offset is None else storage_offset
-    key = (*size, None, *stride)
-    span = _spans.get(key)
-    if span is None:
-        span = _remember_span(key, size, stride)
-    layout = binding_tensor.buffer_of(self).layout
-    if span and (offset + span) * self.itemsize > layout.nbytes or offset < 0:
-        raise RuntimeError(
-            f"setStorage: sizes {list(size)}, strides {list(stride)}, storage offset {offset}, and itemsize "
-            f"{self.itemsize} requiring a storage size of {(offset + span) * self.itemsize} are out of bounds for "
-            f"storage of size {layout.nbytes}"
-        )
-    return _reinterpret(self, size, stride, offset - own)
+    if storage_offset is None:
+        storage_offset = own
+    # Offset of the last element, unless a dimension is empty.
+    last = storage_offset + sum(map(mul, size, stride)) - sum(stride)
+    try:
+        nbytes = _storage_of(self).tpu_buffer.layout.nbytes  # type: ignore[attr-defined]
+    except AttributeError:
+        nbytes = binding_tensor.buffer_of(self).layout.nbytes
+    if last * self.itemsize >= nbytes or storage_offset < 0 or (stride and min(stride) < 0):
+        _check_strided(self, size, stride, storage_offset, nbytes)
+    return _reinterpret(self, size, stride, storage_offset - own)
 
 
-def _remember_span(key: Any, size: Any, stride: Any) -> int:
+def _check_strided(self: torch.Tensor, size: Any, stride: Any, offset: int, nbytes: int) -> None:
     if len(size) != len(stride):
         raise RuntimeError(f"mismatch in length of strides and shape: {list(stride)} and {list(size)}")
     if any(s < 0 for s in stride):
         raise RuntimeError(f"as_strided: Negative strides are not supported at the moment, got strides: {list(stride)}")
-    if len(_spans) > _LIMIT:
-        _spans.clear()
     span = 0 if 0 in size else 1 + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
-    _spans[key] = span
-    return span
+    if offset < 0 or (span and (offset + span) * self.itemsize > nbytes):
+        raise RuntimeError(
+            f"setStorage: sizes {list(size)}, strides {list(stride)}, storage offset {offset}, and itemsize "
+            f"{self.itemsize} requiring a storage size of {(offset + span) * self.itemsize} are out of bounds for "
+            f"storage of size {nbytes}"
+        )
 
 
 def view(self: torch.Tensor, size: Any) -> torch.Tensor:
     if self.is_contiguous():
         key = (self.numel(), *size)
-        strides = _strides.get(key)
-        if strides is None:
-            strides = _contiguous_view(key, size)
+        strides = _strides.get(key) or _contiguous_view(key, size)
         if strides is not None:
-            return _reinterpret(self, size, strides, 0) if -1 not in size else _any_view(_ANY_KEYS, self, size)
+            return _reinterpret(self, size, strides, 0)
     return _any_view(_ANY_KEYS, self, size)
 
 

@@ -56,8 +56,8 @@ class Plan:
     """Runs one program for operands of one kind."""
 
     __slots__ = (
-        "_programs", "device", "donatable", "factories", "layouts", "needs_key", "numbers", "single", "skipped", "slots",
-        "spec", "starts", "template", "trace",
+        "_programs", "call", "device", "donatable", "factories", "layouts", "needs_key", "numbers", "single", "skipped", "slots",
+        "made_as", "make", "spec", "starts", "template", "trace",
     )  # fmt: skip
 
     def __init__(self, spec: Spec, trace: Trace):
@@ -82,6 +82,11 @@ class Plan:
         self.template = trace.template
         self.single = len(self.template) == 1 and not trace.mutated_slots and not spec.list_return
         self._programs: dict[tuple[int, ...], programs.Program] = {}
+        # The fast path of kernels: what to call, how to make the one result. Set once the program is known to
+        # need nothing else.
+        self.call: Callable[..., Any] | None = None
+        self.made_as = self.layouts[0] if self.single else None
+        self.make = self.factories[0].make if self.single else None
 
     def program(self, donate: tuple[int, ...]) -> programs.Program:
         found = self._programs.get(donate)
@@ -115,7 +120,9 @@ class Plan:
         try:
             results = program.call(*operands, *self.starts)
         except Exception as e:
-            raise self._explained(e) from e
+            raise self.explained(e) from e
+        if self.single and not (program.notes or self.skipped or self.donatable or self.starts or self.needs_key):
+            self.call = program.direct()
         if self.single and not program.notes and not modes.state.blocking:
             return self.factories[0].make(Buffer(self.layouts[0], results[0]))
         return self._finish(program, results, targets)
@@ -148,7 +155,7 @@ class Plan:
             made = [next(rest) if t is _NEW else t for t in self.template]
         return made[0] if self.single else made
 
-    def _explained(self, error: Exception) -> Exception:
+    def explained(self, error: Exception) -> Exception:
         if isinstance(error, (jax.errors.JaxRuntimeError, MemoryError)):
             shapes = ", ".join(f"{s.dtype}{list(s.size)}" for s in self.slots)
             return errors.translate(error, f"{self.spec.name}({shapes})", self.device)

@@ -50,13 +50,12 @@ def _updated(running: Any, fresh: Any, momentum: Any) -> Any:
 def _forward(
     input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, training: bool, momentum: Any, eps: Any
 ) -> tuple[Any, Any, Any, Any, Any]:
-    """Result, saved mean and 1/std (empty in evaluation, as on CPU), new running mean and variance."""
+    """Result, saved mean and 1/std (in evaluation the running ones, where CPU has none), new running mean and variance."""
     x, weight, bias = common_type(input, weight, bias)
     if not training:
         mean, variance = running_mean.astype(x.dtype), running_var.astype(x.dtype)
         invstd = lax.rsqrt(variance + number(eps, x))
-        empty = jnp.zeros((0,), x.dtype)
-        return _normalize(x, mean, invstd, weight, bias), empty, empty, running_mean, running_var
+        return _normalize(x, mean, invstd, weight, bias), mean, invstd, running_mean, running_var
     mean, variance = (s.reshape(-1) for s in mean_and_variance(x, _axes(x)))
     invstd = lax.rsqrt(variance + number(eps, x))
     n = _count(x)

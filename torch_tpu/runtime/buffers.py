@@ -27,7 +27,7 @@ from torch_tpu.runtime import memory, platform
 class Layout:
     """Shape and dtype of a buffer's array, and the index of its device."""
 
-    __slots__ = ("account", "device", "dtype", "nbytes", "numel", "shape")
+    __slots__ = ("account", "changes", "device", "dtype", "nbytes", "numel", "shape")
 
     def __init__(self, shape: tuple[int, ...], dtype: np.dtype, device: int):
         self.shape = shape
@@ -36,6 +36,7 @@ class Layout:
         self.numel = math.prod(shape)
         self.nbytes = self.numel * dtype.itemsize
         self.account = memory.account(device)
+        self.changes = self.account.changes
 
     def __repr__(self) -> str:
         return f"{self.dtype}{list(self.shape)}@{self.device}"
@@ -53,25 +54,29 @@ def layout(shape: tuple[int, ...], dtype: np.dtype, device: int) -> Layout:
 
 # Fake addresses: storages of the device get ranges of an address space that no host memory can be in (non
 # canonical on x86-64 and arm64), far enough apart that views never reach into a neighbour.
-_ALIGNMENT = 512
-_next_address = itertools.count(1 << 50)
+ALIGNMENT = 512
+next_address = itertools.count(1 << 50)
 BY_ADDRESS: dict[int, weakref.ref[Buffer]] = {}
 
 
 class Buffer:
-    """The data of one storage. ``array`` is None while nothing is there; use ``force()`` to read."""
+    """The data of one storage. ``array`` is None while nothing is there; use ``force()`` to read.
 
-    __slots__ = ("__weakref__", "address", "array", "counted", "layout", "pending")
+    The bytes are on the device's account exactly while ``array`` is not None.
+    """
+
+    __slots__ = ("__weakref__", "address", "array", "layout", "pending")
 
     def __init__(self, layout: Layout, array: jax.Array | None = None):
         self.layout = layout
         self.array = array
-        self.pending: Callable[[], jax.Array] | None = None
         self.address = 0
-        self.counted: Layout | None = None
+        self.pending: Callable[[], jax.Array] | None = None
         if array is not None:
-            self.counted = layout
-            layout.account.add(layout.nbytes)
+            changes = layout.changes  # Account.add, without the call: this runs for every result
+            changes.append(layout.nbytes)
+            if len(changes) > memory.FOLD_AT:
+                layout.account.fold()
 
     def force(self) -> jax.Array:
         """The array, waiting for no computation: pending work is dispatched, missing memory becomes zeros."""
@@ -83,12 +88,12 @@ class Buffer:
 
     def set(self, array: jax.Array, layout: Layout) -> None:
         """Swap the data (an in-place operation, a resize)."""
+        if self.array is None or layout is not self.layout:
+            self._uncount()
+            layout.account.add(layout.nbytes)
         self.array = array
         self.layout = layout
-        if self.counted is not layout:
-            self._uncount()
-            self.counted = layout
-            layout.account.add(layout.nbytes)
+        self.pending = None
 
     def drop(self, layout: Layout) -> None:
         """Forget the data: the buffer is unallocated again, with a new layout."""
@@ -97,19 +102,19 @@ class Buffer:
         self.layout = layout
 
     def _uncount(self) -> None:
-        counted, self.counted = self.counted, None
-        if counted is not None:
-            counted.account.add(-counted.nbytes)
+        if self.array is not None:
+            self.layout.changes.append(-self.layout.nbytes)
 
     def __del__(self) -> None:
-        self._uncount()
+        if self.array is not None:
+            self.layout.changes.append(-self.layout.nbytes)
         BY_ADDRESS.pop(self.address, None)
 
 
 def place(buffer: Buffer, nbytes: int) -> int:
     """Give the buffer its address (unique in the process) and enter it in the table of addresses."""
     # Small ranges come from a counter, which needs no lock.
-    address = next(_next_address) * _ALIGNMENT if nbytes <= _ALIGNMENT else _reserve(nbytes)
+    address = next(next_address) * ALIGNMENT if nbytes <= ALIGNMENT else _reserve(nbytes)
     buffer.address = address
     BY_ADDRESS[address] = weakref.ref(buffer)
     return address
@@ -124,7 +129,7 @@ def _reserve(nbytes: int) -> int:
     global _next_big
     with _big_lock:
         address = _next_big
-        _next_big += (nbytes // _ALIGNMENT + 2) * _ALIGNMENT
+        _next_big += (nbytes // ALIGNMENT + 2) * ALIGNMENT
     if _next_big >= _END:
         raise MemoryError(f"tpu: a storage of {nbytes} bytes is larger than any device's memory")
     return address

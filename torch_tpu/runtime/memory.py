@@ -14,7 +14,7 @@ from typing import Any
 
 from torch_tpu.runtime import platform
 
-_FOLD_AT = 8192
+FOLD_AT = 8192
 
 
 class Account:
@@ -33,7 +33,7 @@ class Account:
     def add(self, nbytes: int) -> None:
         """Record ``nbytes`` more (or, negative, fewer) bytes held."""
         self.changes.append(nbytes)
-        if len(self.changes) > _FOLD_AT:
+        if len(self.changes) > FOLD_AT:
             self.fold()
 
     def fold(self) -> None:
