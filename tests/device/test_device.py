@@ -159,7 +159,7 @@ def test_two_devices():
         with torch.tpu.device_of(a):
             assert torch.tpu.current_device() == 1
         m = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 1)).to("tpu:1")
-        o = torch.optim.AdamW(m.parameters(), lr=0.1)
+        o = torch.optim.AdamW(m.parameters(), lr=0.001)
         first = None
         for _ in range(5):
             o.zero_grad()
