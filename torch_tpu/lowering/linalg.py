@@ -2,7 +2,8 @@
 
 Systems of equations are in linalg_solve.py. Results that LAPACK leaves to chance (signs of vectors, what a failed
 factorization holds) differ from PyTorch's on CPU. ``info`` is LAPACK's: 0, or the number of the first pivot that
-fails. XLA:TPU has no float64 or complex128 LU, and no complex128 decomposition at all: its compiler aborts on some.
+fails. XLA:TPU has no float64 or complex128 LU, and its compiler aborts the process on complex128 (Cholesky, QR, SVD,
+symmetric eigenvalues, triangular solves): whoever runs these on a TPU must turn complex128 away first.
 """
 
 from __future__ import annotations
@@ -101,6 +102,17 @@ def linalg_qr(A: Any, mode: str = "reduced") -> Any:
     return q, r
 
 
+def _svd(a: Any, full_matrices: bool) -> tuple[Any, Any, Any]:
+    def plain(a: Any) -> tuple[Any, Any, Any]:
+        return tuple(xla.svd(a, full_matrices=full_matrices))
+
+    def in_float64(a: Any) -> tuple[Any, Any, Any]:
+        return tuple(x.astype(a.dtype) for x in xla.svd(a.astype(jnp.float64), full_matrices=full_matrices))
+
+    # In a 64-bit trace the TPU's compiler (libtpu 0.0.42) aborts on JAX's float32 SVD, not on the float64 one.
+    return lax.platform_dependent(a, tpu=in_float64, default=plain) if a.dtype == jnp.float32 else plain(a)
+
+
 @register("aten::_linalg_svd")
 def linalg_svd(A: Any, full_matrices: bool = False, compute_uv: bool = True, driver: str | None = None) -> Any:
     rows, columns = A.shape[-2:]
@@ -113,8 +125,7 @@ def linalg_svd(A: Any, full_matrices: bool = False, compute_uv: bool = True, dri
         return (u, values, v) if compute_uv else (_no(A), values, _no(A))
     if not compute_uv:
         return _no(A), xla.svd(A, compute_uv=False), _no(A)
-    u, values, v = xla.svd(A, full_matrices=full_matrices)
-    return u, values, v
+    return _svd(A, full_matrices)
 
 
 @register("aten::_linalg_eigh")
