@@ -3,7 +3,7 @@
 import jax
 import pytest
 import torch
-from harness import TOLERANCE, check, run, to_array, to_tensor
+from harness import check, run, to_array, to_tensor
 from masked import check_masks
 
 from torch_tpu.lowering import batch_norm
@@ -108,15 +108,7 @@ def test_batch_norm(dtype, shape, training, affine):
     weight, bias = (make((c,), dtype, 2), make((c,), dtype, 3)) if affine else (None, None)
     mean, var = make((c,), dtype, 4), make((c,), dtype, 5).abs() + 0.5
     args = [x, weight, bias, mean, var, training, 0.1, 1e-5]
-    if training:
-        check("aten::_native_batch_norm_legit_functional", *args)
-    else:  # CPU saves no statistics in evaluation; PyTorch's meta kernel and every other device do
-        got = run("aten::_native_batch_norm_legit_functional", *args)
-        want = torch.ops.aten._native_batch_norm_legit_functional(*args)
-        rtol, atol = TOLERANCE[dtype]
-        kept = (0, 3, 4)
-        torch.testing.assert_close([got[i] for i in kept], [want[i] for i in kept], rtol=rtol, atol=atol)
-        assert got[1].shape == got[2].shape == (c,)
+    check("aten::_native_batch_norm_legit_functional", *args)
     _, saved_mean, saved_invstd = torch.ops.aten.native_batch_norm(*args[:3], mean.clone(), var.clone(), *args[5:])
     back = [grad, x, weight, mean, var, saved_mean, saved_invstd, training, 1e-5]
     if affine:

@@ -192,13 +192,15 @@ def _guard_cpu_kernels() -> None:
 
 
 def _checked(kernel: Any) -> Any:
-    call = kernel.call_boxed
+    from torch_tpu.runtime import rng
 
-    def checked(keys: Any, *args: Any, generator: Any = None, **kwargs: Any) -> Any:
-        if generator is None:
-            return call(keys, *args, **kwargs)
-        if generator._cdata in _tpu_generators:
-            raise RuntimeError("Expected a 'cpu' device type for generator but found 'tpu'")
-        return call(keys, *args, generator=generator, **kwargs)
+    call, drawing = kernel.call_boxed, rng.drawing
+
+    def checked(keys: Any, *args: Any, **kwargs: Any) -> Any:
+        if not drawing.now:
+            for a in (*args, kwargs.get("generator")):
+                if isinstance(a, _BaseGenerator) and a._cdata in _tpu_generators:
+                    raise RuntimeError("Expected a 'cpu' device type for generator but found 'tpu'")
+        return call(keys, *args, **kwargs)
 
     return checked

@@ -468,6 +468,7 @@ def _ask_meta(spec: Spec, values: dict[str, Any]) -> Asked:
         for p in spec.params
         if p.name in values and p.kind is not Kind.GENERATOR and p.name not in ("pin_memory", "device")
     }
+    asked.update({p.name: None for p in spec.params if p.kind is Kind.GENERATOR})
     if any(a.name == "device" for a in spec.op._schema.arguments):
         asked["device"] = torch.device("meta")
     if not spec.plain_returns and spec.op is not spec.twin and not _has_meta(spec.op):

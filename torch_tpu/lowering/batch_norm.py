@@ -48,14 +48,21 @@ def _updated(running: Any, fresh: Any, momentum: Any) -> Any:
 
 
 def _forward(
-    input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, training: bool, momentum: Any, eps: Any
-) -> tuple[Any, Any, Any, Any, Any]:
-    """Result, saved mean and 1/std (in evaluation the running ones, where CPU has none), new running mean and variance."""
+    input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, training: bool, momentum: Any, eps: Any,
+    meta: Sequence[Any] | None = None,
+) -> tuple[Any, Any, Any, Any, Any]:  # fmt: skip
+    """Result, saved mean and 1/std, new running mean and variance.
+
+    In evaluation CPU saves nothing, and other devices the running statistics; ``meta`` says which is wanted.
+    """
     x, weight, bias = common_type(input, weight, bias)
     if not training:
         mean, variance = running_mean.astype(x.dtype), running_var.astype(x.dtype)
         invstd = lax.rsqrt(variance + number(eps, x))
-        return _normalize(x, mean, invstd, weight, bias), mean, invstd, running_mean, running_var
+        y = _normalize(x, mean, invstd, weight, bias)
+        if meta is not None and meta[1].shape == (0,):
+            mean = invstd = jnp.zeros((0,), x.dtype)
+        return y, mean, invstd, running_mean, running_var
     mean, variance = (s.reshape(-1) for s in mean_and_variance(x, _axes(x)))
     invstd = lax.rsqrt(variance + number(eps, x))
     n = _count(x)
@@ -64,11 +71,12 @@ def _forward(
     return y, mean, invstd, _updated(running_mean, mean, momentum), _updated(running_var, unbiased, momentum)
 
 
-@register("aten::native_batch_norm")
+@register("aten::native_batch_norm", meta=True)
 def native_batch_norm(
-    input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, training: bool, momentum: Any, eps: Any
-) -> Any:
-    return _forward(input, weight, bias, running_mean, running_var, training, momentum, eps)[:3]
+    input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, training: bool, momentum: Any, eps: Any,
+    *, meta: Sequence[Any],
+) -> Any:  # fmt: skip
+    return _forward(input, weight, bias, running_mean, running_var, training, momentum, eps, meta)[:3]
 
 
 @register("aten::_native_batch_norm_legit.no_stats")
@@ -78,11 +86,12 @@ def native_batch_norm_no_stats(
     return _forward(input, weight, bias, None, None, training, momentum, eps)[:3]
 
 
-@register("aten::_native_batch_norm_legit_functional")
+@register("aten::_native_batch_norm_legit_functional", meta=True)
 def native_batch_norm_functional(
-    input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, training: bool, momentum: Any, eps: Any
-) -> Any:
-    return _forward(input, weight, bias, running_mean, running_var, training, momentum, eps)
+    input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, training: bool, momentum: Any, eps: Any,
+    *, meta: Sequence[Any],
+) -> Any:  # fmt: skip
+    return _forward(input, weight, bias, running_mean, running_var, training, momentum, eps, meta)
 
 
 def _reserve() -> Any:
@@ -97,12 +106,13 @@ def batch_norm_with_update(
     return y, mean, invstd, _reserve(), *running
 
 
-@register("aten::_batch_norm_no_update")
+@register("aten::_batch_norm_no_update", meta=True)
 def batch_norm_no_update(
-    input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, momentum: Any, eps: Any
-) -> Any:
+    input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, momentum: Any, eps: Any, *,
+    meta: Sequence[Any],
+) -> Any:  # fmt: skip
     training = running_mean is None or running_var is None
-    return *_forward(input, weight, bias, running_mean, running_var, training, momentum, eps)[:3], _reserve()
+    return *_forward(input, weight, bias, running_mean, running_var, training, momentum, eps, meta)[:3], _reserve()
 
 
 @register("aten::batch_norm_update_stats")
