@@ -10,7 +10,7 @@ import numpy as np
 
 from torch_tpu.runtime import transfer
 
-_LIMIT = 8192
+_LIMIT = 1024
 _scalars: dict[Any, jax.Array] = {}
 
 
