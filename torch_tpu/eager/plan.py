@@ -325,13 +325,23 @@ def make(spec: Spec, values: dict[str, Any]) -> Plan:
     Raises whatever PyTorch's meta kernel raises for them.
     """
     device = _common_device(spec, values)
-    asked = _ask_meta(spec, values)
     bound, slots, numbers = {}, [], []
+    try:
+        asked = _ask_meta(spec, values)
+    except NotImplementedError:  # there is no meta kernel
+        if spec.mutated and spec.plain_returns:
+            raise
+        asked = None
     wide = spec.lowering.wide or _is_wide(values, asked)
     for p in spec.params:
         if p.name not in values or p.kind in (Kind.GENERATOR, Kind.DROPPED):
             continue
         bound[p.name] = _bind(p, values[p.name], slots, numbers, wide)
+    if asked is None and spec.mutated:
+        # Only mutated operands (fused optimizer steps): each gets a value like its old one.
+        asked = Asked((), (), tuple(registry.Meta(s.size, s.dtype) for s in slots if s.mutated))
+    elif asked is None:
+        asked = _ask_lowering(spec, bound, slots, numbers)
     return Plan(spec, Trace(spec, bound, tuple(slots), tuple(numbers), asked, device))
 
 
@@ -387,8 +397,8 @@ def _tensors(values: dict[str, Any]) -> list[torch.Tensor]:
 _WIDE = (torch.float64, torch.complex128)
 
 
-def _is_wide(values: dict[str, Any], asked: Asked) -> bool:
-    results = (*asked.outs, *(m for m in asked.twin_meta if m is not None))
+def _is_wide(values: dict[str, Any], asked: Asked | None) -> bool:
+    results = () if asked is None else (*asked.outs, *(m for m in asked.twin_meta if m is not None))
     return any(x.dtype in _WIDE for x in (*_tensors(values), *results))
 
 
@@ -457,11 +467,6 @@ class Asked:
     twin_meta: tuple[registry.Meta | None, ...]
 
 
-def _has_meta(op: torch._ops.OpOverload) -> bool:
-    name = op._schema.name + (f".{op._schema.overload_name}" if op._schema.overload_name else "")
-    return torch._C._dispatch_has_computed_kernel_for_dispatch_key(name, "Meta")
-
-
 def _ask_meta(spec: Spec, values: dict[str, Any]) -> Asked:
     asked = {
         p.name: _as_meta(values[p.name])
@@ -471,10 +476,6 @@ def _ask_meta(spec: Spec, values: dict[str, Any]) -> Asked:
     asked.update({p.name: None for p in spec.params if p.kind is Kind.GENERATOR})
     if any(a.name == "device" for a in spec.op._schema.arguments):
         asked["device"] = torch.device("meta")
-    if not spec.plain_returns and spec.op is not spec.twin and not _has_meta(spec.op):
-        # Only mutated operands (fused optimizer steps): each gets a value like its old one.
-        changed = [t for p in spec.mutated for t in _tensors({p.name: asked[p.name]})]
-        return Asked((), (), tuple(registry.Meta(tuple(t.shape), t.dtype) for t in changed))
     results = _results(spec.op, call_with(spec.op, asked), asked)
     if spec.op is spec.twin:
         twin = results
@@ -489,6 +490,27 @@ def _ask_meta(spec: Spec, values: dict[str, Any]) -> Asked:
         tuple(_NEW if isinstance(r, torch.Tensor) else r for r in results),
         tuple(registry.Meta(tuple(t.shape), t.dtype) if isinstance(t, torch.Tensor) else None for t in twin),
     )
+
+
+def _ask_lowering(spec: Spec, bound: dict[str, Any], slots: list[Slot], numbers: list[Number]) -> Asked:
+    """The results of an operator without a meta kernel: shapes from the lowering, strides contiguous."""
+
+    def results(arrays: list[Any], scalars_: list[Any]) -> Any:
+        values = [dtypes.Scalar(v, n.kind) for v, n in zip(scalars_, numbers, strict=True)]
+        key = jax.random.key(0) if spec.lowering.rng else None
+        resolved = {n: _resolve(v, arrays, values) for n, v in bound.items()}
+        found = registry.infer(spec.lowering, spec.twin._schema, resolved, key)
+        constants.extend(None if hasattr(r, "dtype") else (r,) for r in found)
+        return [r for r in found if hasattr(r, "dtype")]
+
+    constants: list[Any] = []
+    avals = [jax.ShapeDtypeStruct(s.size, dtypes.to_jax(s.dtype)) for s in slots]
+    with jax.enable_x64(True):
+        shapes = jax.eval_shape(results, avals, [jax.ShapeDtypeStruct((), n.dtype) for n in numbers])
+    outs = tuple(Out(s.shape, buffers.canonical_strides(s.shape), dtypes.to_torch(s.dtype)) for s in shapes)
+    rest = iter(outs)
+    meta = tuple(None if c is not None else registry.Meta((o := next(rest)).size, o.dtype) for c in constants)
+    return Asked(outs, tuple(_NEW if c is None else c[0] for c in constants), meta)
 
 
 class NeedsResize(Exception):

@@ -91,6 +91,38 @@ def batch_norm_with_update(
     return out, mean, invstd, torch.empty(0, dtype=torch.uint8, device=input.device)
 
 
+@special("batch_norm_update_stats")
+def batch_norm_update_stats(
+    input: torch.Tensor, running_mean: torch.Tensor | None, running_var: torch.Tensor | None, momentum: float
+) -> Any:
+    """Mean and biased variance of the batch; updates the running statistics, which its schema does not say."""
+    mean, var = derived("aten::batch_norm_update_stats")(input, running_mean, running_var, momentum)
+    count = input.numel() // input.shape[1]
+    if running_mean is not None:
+        running_mean.lerp_(mean.to(running_mean.dtype), momentum)
+    if running_var is not None:
+        running_var.lerp_((var * (count / max(count - 1, 1))).to(running_var.dtype), momentum)
+    return mean, var
+
+
+# Determinants --------------------------------------------------------------------------------------------------
+
+
+def _determinant(name: str) -> Callable[..., Any]:
+    def kernel(A: torch.Tensor) -> Any:
+        # PyTorch's gradient takes the saved factors to be those of the transpose of a contiguous real matrix, and
+        # of the matrix itself otherwise. The lowering does the first; the determinant is that of the transpose too.
+        if A.is_contiguous() and not A.is_complex():
+            return derived(name)(A)
+        return derived(name)(A.mT.contiguous())
+
+    return kernel
+
+
+KERNELS["_linalg_det"] = _determinant("aten::_linalg_det")
+KERNELS["_linalg_slogdet"] = _determinant("aten::_linalg_slogdet")
+
+
 # Shapes that depend on values ----------------------------------------------------------------------------------
 #
 # The count is read from the device first; then a program makes the values for the next power of two, and the result

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from torch_tpu.lowering import dtypes
-from torch_tpu.lowering.checks import require
+from torch_tpu.lowering.checks import index_in_range, require
 from torch_tpu.lowering.gather_scatter import highest, lowest, scatter_rows, widen_half
 from torch_tpu.lowering.registry import Meta, Promotion, register
 
@@ -268,9 +268,8 @@ def renorm(self: Any, p: Any, dim: int, maxnorm: Any) -> Any:
 @register("aten::embedding_renorm", specialize={"norm_type": NORM_ORDERS})
 def embedding_renorm(self: Any, indices: Any, max_norm: Any, norm_type: Any) -> Any:
     """The table with the rows that are looked up scaled down to ``max_norm``."""
-    used = scatter_rows(
-        jnp.zeros(self.shape[0], jnp.bool_), 0, indices.reshape(-1), jnp.ones(indices.size, jnp.bool_), "set"
-    )
+    place = index_in_range(indices.reshape(-1), self.shape[0], "embedding_renorm_", negative=False)
+    used = scatter_rows(jnp.zeros(self.shape[0], jnp.bool_), 0, place, jnp.ones(place.shape, jnp.bool_), "set")
     return jnp.where(used[:, None], renorm(self, norm_type, 0, max_norm), widen_half(self))
 
 

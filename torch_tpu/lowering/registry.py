@@ -175,23 +175,9 @@ def _operand_type(lowering: Lowering, values: list[Any]) -> torch.dtype:
     return common if lowering.promote is Promotion.NO_OPMATH else dtypes.compute_type(common)
 
 
-def call(
-    lowering: Lowering,
-    schema: torch.FunctionSchema,
-    bound: Mapping[str, Any],
-    meta: tuple[Meta | None, ...],
-    key: Any = None,
-) -> tuple[Any, ...]:
-    """Apply a lowering to arguments bound by the schema's names; to be called under a JAX trace.
-
-    Args:
-      bound: parameter -> array, ``dtypes.Scalar``, Python value, or a list of these. Missing ones are defaults.
-      meta: what PyTorch's meta kernel says of the results; None for one that is not a tensor, or not asked for.
-      key: a PRNG key, for ``rng`` lowerings.
-
-    Returns:
-      The results that are tensors, each cast to the dtype of ``meta``.
-    """
+def _apply(
+    lowering: Lowering, schema: torch.FunctionSchema, bound: Mapping[str, Any], key: Any, extra: Mapping[str, Any]
+) -> Any:
     positional: list[Any] = []
     keywords: dict[str, Any] = {}
     values = {a.name: bound[a.name] if a.name in bound else a.default_value for a in schema.arguments}
@@ -211,9 +197,39 @@ def call(
             positional.append(value)
     if lowering.rng:
         keywords["key"] = key
+    return lowering.fn(*positional, **keywords, **extra)
+
+
+def infer(lowering: Lowering, schema: torch.FunctionSchema, bound: Mapping[str, Any], key: Any = None) -> tuple[Any, ...]:
+    """A lowering's results as they come, for operators whose shapes PyTorch has no meta kernel for.
+
+    Raises:
+      NotImplementedError: the lowering itself asks for the shapes.
+    """
     if lowering.meta:
-        keywords["meta"] = meta
-    result = lowering.fn(*positional, **keywords)
+        raise NotImplementedError(f"{lowering.name}: PyTorch has no meta kernel, and the lowering needs its shapes")
+    result = _apply(lowering, schema, bound, key, {})
+    return tuple(result) if isinstance(result, (tuple, list)) else (result,)
+
+
+def call(
+    lowering: Lowering,
+    schema: torch.FunctionSchema,
+    bound: Mapping[str, Any],
+    meta: tuple[Meta | None, ...],
+    key: Any = None,
+) -> tuple[Any, ...]:
+    """Apply a lowering to arguments bound by the schema's names; to be called under a JAX trace.
+
+    Args:
+      bound: parameter -> array, ``dtypes.Scalar``, Python value, or a list of these. Missing ones are defaults.
+      meta: what PyTorch's meta kernel says of the results; None for one that is not a tensor, or not asked for.
+      key: a PRNG key, for ``rng`` lowerings.
+
+    Returns:
+      The results that are tensors, each cast to the dtype of ``meta``.
+    """
+    result = _apply(lowering, schema, bound, key, {"meta": meta} if lowering.meta else {})
     results = tuple(result) if isinstance(result, (tuple, list)) else (result,)
     if len(schema.returns) == 1 and isinstance(schema.returns[0].type, torch.ListType):
         results = tuple(results)

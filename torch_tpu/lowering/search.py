@@ -62,7 +62,9 @@ def searchsorted(
     return insertion_points(sorted_sequence, self, right or side == "right")
 
 
-@register("aten::isin.Tensor_Tensor", "aten::isin.Tensor_Scalar", "aten::isin.Scalar_Tensor", promote=Promotion.NO_OPMATH)
+@register(
+    "aten::isin.Tensor_Tensor", "aten::isin.Tensor_Scalar", "aten::isin.Scalar_Tensor", promote=Promotion.NO_OPMATH
+)
 def isin(elements: Any, test_elements: Any, *, assume_unique: bool = False, invert: bool = False) -> Any:
     flat = test_elements.reshape(-1)
     if flat.size == 0:

@@ -39,16 +39,15 @@ def sort_stable(self: Any, *, stable: Any = None, dim: int = -1, descending: boo
 
 
 def _order_key(x: Any) -> Any:
-    """Integers in the order of ``x``, with NaN greatest."""
+    """Integers in the order of ``x`` (anything but float64, whose bits a TPU does not show), with NaN greatest."""
     if x.dtype == jnp.bool_:
         return x.astype(jnp.uint8)
     if not jnp.issubdtype(x.dtype, jnp.floating):
         return x
-    kind = jnp.int64 if x.dtype.itemsize == 8 else jnp.int32
-    x = x.astype(jnp.float64 if kind == jnp.int64 else jnp.float32)
-    bits = lax.bitcast_convert_type(jnp.where(x == 0, 0, x), kind)  # -0.0 equals 0.0
-    bits = jnp.where(bits < 0, bits ^ jnp.iinfo(kind).max, bits)
-    return jnp.where(jnp.isnan(x), jnp.iinfo(kind).max, bits)
+    x = x.astype(jnp.float32)
+    bits = lax.bitcast_convert_type(jnp.where(x == 0, 0, x), jnp.int32)  # -0.0 equals 0.0
+    bits = jnp.where(bits < 0, bits ^ jnp.iinfo(jnp.int32).max, bits)
+    return jnp.where(jnp.isnan(x), jnp.iinfo(jnp.int32).max, bits)
 
 
 @register("aten::topk")
@@ -63,6 +62,8 @@ def topk(self: Any, k: int, dim: int = -1, largest: bool = True, sorted: bool = 
     if largest and jnp.issubdtype(x.dtype, jnp.floating):
         # Only the sign of a NaN is in the way: a negative one would come last.
         values, place = lax.top_k(jnp.where(jnp.isnan(x), jnp.asarray(jnp.nan, x.dtype), x), k)
+    elif x.dtype == jnp.float64:
+        values, place = (a[..., :k] for a in sort_with_index(x, x.ndim - 1))
     else:
         key = _order_key(x)
         _, place = lax.top_k(key if largest else ~key, k)
@@ -135,7 +136,7 @@ def mode(self: Any, dim: int = -1, keepdim: bool = False) -> tuple[Any, Any]:
     x = at_least_1d(self)
     dim %= x.ndim
     if x.shape[dim] == 0:
-        shape = [1 if d == dim else n for d, n in enumerate(x.shape)] if keepdim else self.shape[:dim] + self.shape[dim + 1 :]
+        shape = (*x.shape[:dim], *((1,) if keepdim else ()), *x.shape[dim + 1 :])
         return jnp.zeros(shape, x.dtype), jnp.zeros(shape, jnp.int32)
     values, place = sort_with_index(x, dim)
     step = lax.broadcasted_iota(jnp.int32, x.shape, dim)
