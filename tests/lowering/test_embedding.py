@@ -56,5 +56,6 @@ def test_bag_gradient_scaled_by_frequency_is_that_of_the_embedding():
     # number of the distinct index); for bags of one, embedding_dense_backward is the reference.
     i, grad = torch.tensor([5, 5, 5, 1, 0, 0]), torch.randn(6, 2)
     ones = torch.ones(6, dtype=torch.int64)
-    got = run("aten::_embedding_bag_dense_backward", grad, i, torch.arange(6), ones, ones[:, None], 7, True, 0, None, -1)
+    args = (grad, i, torch.arange(6), ones, ones[:, None], 7, True, 0, None, -1)
+    got = run("aten::_embedding_bag_dense_backward", *args)
     torch.testing.assert_close(got[0], torch.ops.aten.embedding_dense_backward(grad, i, 7, -1, True))

@@ -2,7 +2,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 import torch
-from harness import check, find
+from harness import check, find, to_array
 
 from torch_tpu.lowering import checks, registry
 
@@ -22,8 +22,8 @@ def idx(shape, size):
 
 
 # self shape, dim, index shape
-ELEMENTS = [((5, 4), 0, (7, 4)), ((5, 4), 1, (3, 9)), ((3, 4, 5), -2, (2, 6, 5)), ((6,), 0, (4,)), ((), 0, ()), ((), -1, (3,)),
-            ((5, 4), 0, (0, 4)), ((4, 0), 0, (2, 0))]  # fmt: skip
+ELEMENTS = [((5, 4), 0, (7, 4)), ((5, 4), 1, (3, 9)), ((3, 4, 5), -2, (2, 6, 5)), ((6,), 0, (4,)), ((), 0, ()),
+            ((), -1, (3,)), ((5, 4), 0, (0, 4)), ((4, 0), 0, (2, 0))]  # fmt: skip
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -33,8 +33,9 @@ def test_gather(shape, dim, at, dtype):
 
 
 # Scatter with duplicates is unordered in PyTorch, so these indices are distinct along dim.
-SCATTERS = [((5, 4), 0, (3, 4), (3, 4)), ((5, 4), 1, (3, 4), (5, 6)), ((3, 4, 5), -2, (2, 3, 5), (3, 3, 5)), ((6,), 0, (4,), (4,)),
-            ((), 0, (), ()), ((5, 4), 0, (0, 4), (2, 4)), ((4, 3), 0, (2, 2), (2, 3))]  # fmt: skip
+SCATTERS = [((5, 4), 0, (3, 4), (3, 4)), ((5, 4), 1, (3, 4), (5, 6)), ((3, 4, 5), -2, (2, 3, 5), (3, 3, 5)),
+            ((6,), 0, (4,), (4,)), ((), 0, (), ()), ((5, 4), 0, (0, 4), (2, 4)),
+            ((4, 3), 0, (2, 2), (2, 3))]  # fmt: skip
 
 
 def distinct(shape, dim, at):
@@ -110,7 +111,8 @@ def test_index_add_copy_fill(dtype):
         size = shape[dim] if shape else 1
         source = make([n if d == dim % len(shape) else s for d, s in enumerate(shape)] if shape else (), dtype)
         check("aten::index_add", make(shape, dtype), dim, idx((n,), size), source)
-        check("aten::index_add", make(shape, dtype), dim, idx((n,), size), source, alpha=1 if dtype == torch.bool else 2)
+        if dtype != torch.bool:
+            check("aten::index_add", make(shape, dtype), dim, idx((n,), size), source, alpha=2)
         some = torch.randperm(size)[: min(n, size)]
         check("aten::index_copy", make(shape, dtype), dim, some, source.narrow(dim, 0, len(some)) if shape else source)
         check("aten::index_fill.int_Scalar", make(shape, dtype), dim, some - size, 1)
@@ -143,14 +145,17 @@ def test_an_index_out_of_range_is_reported_as_pytorch_does(name, make_args, nega
             find(name)(*make_args(torch.tensor(index)))
 
 
+def to_arrays(v):
+    if isinstance(v, list):
+        return [to_arrays(e) for e in v]
+    return to_array(v) if isinstance(v, torch.Tensor) else v
+
+
 def bad(name, args):
     """The values that the lowering's checks report."""
-    import harness
-
     lowering, schema = registry.get(name), find(name)._schema
     with jax.enable_x64(True), checks.collect() as found:
-        convert = lambda v: harness.to_array(v) if isinstance(v, torch.Tensor) else [convert(e) for e in v] if isinstance(v, list) else v
-        bound = {a.name: convert(v) for a, v in zip(schema.arguments, args, strict=False)}
+        bound = {a.name: to_arrays(v) for a, v in zip(schema.arguments, args, strict=False)}
         shape = (2, 2) if name == "aten::index.Tensor" else None
         meta = (registry.Meta(shape, torch.float32),)
         if shape is None:

@@ -63,11 +63,11 @@ def test_prod_any_all_count(shape, dtype):
     x = make(shape, dtype)
     check("aten::prod", x)
     check("aten::prod.dim_int", x, -1, True)
-    for x in (x, torch.zeros_like(x), with_nan(x)):
+    for y in (x, torch.zeros_like(x), with_nan(x)):
         for name in ("any", "all"):
-            check(f"aten::{name}", x)
-            check(f"aten::{name}.dim", x, -1)
-            check(f"aten::{name}.dims", x, [0], True)
+            check(f"aten::{name}", y)
+            check(f"aten::{name}.dim", y, -1)
+            check(f"aten::{name}.dims", y, [0], True)
     for name in ("any", "all"):
         for dim in dims_for(shape)[-2:]:
             check(f"aten::{name}.dims", x, dim, False)
@@ -101,7 +101,8 @@ def test_extrema(shape, dtype):
 
 
 def test_extrema_of_infinities_and_ties():
-    x = torch.tensor([[-torch.inf, -torch.inf], [torch.inf, torch.inf], [2.0, 2.0], [-0.0, 0.0], [torch.nan, torch.nan]])
+    inf, nan = torch.inf, torch.nan
+    x = torch.tensor([[-inf, -inf], [inf, inf], [2.0, 2.0], [-0.0, 0.0], [nan, nan]])
     for name in ("max", "min"):
         check(f"aten::{name}.dim", x, 1)
         check(f"aten::{name}.dim", torch.tensor([[2**62, 2**62 + 1], [-(2**63), 2**63 - 1]]), 1)

@@ -82,7 +82,8 @@ def test_images(dtype):
             check("aten::im2col", x[0], kernel, dilation, padding, stride)
             if dtype == torch.bool:
                 continue
-            columns = torch.ops.aten.im2col(x.round() if dtype == torch.bfloat16 else x, kernel, dilation, padding, stride)
+            x = x.round() if dtype == torch.bfloat16 else x
+            columns = torch.ops.aten.im2col(x, kernel, dilation, padding, stride)
             check("aten::col2im", columns, (6, 7), kernel, dilation, padding, stride)
             check("aten::col2im", columns[0], (6, 7), kernel, dilation, padding, stride)
 
@@ -93,22 +94,27 @@ def test_copies_of_views(dtype):
     one = make((2, 1, 4, 1), dtype)
     for name, *args in [
         ("view_copy", x, [6, 4]), ("view_copy", x, [-1]), ("squeeze_copy", one), ("squeeze_copy.dim", one, 1),
-        ("squeeze_copy.dim", one, 0), ("squeeze_copy.dims", one, [1, 3]), ("unsqueeze_copy", x, -1), ("detach_copy", x),
-        ("alias_copy", x), ("lift_fresh_copy", x), ("_reshape_alias_copy", x, [6, 4], [4, 1]), ("expand_copy", one, [2, 5, -1, 3]),
+        ("squeeze_copy.dim", one, 0), ("squeeze_copy.dims", one, [1, 3]), ("unsqueeze_copy", x, -1),
+        ("detach_copy", x), ("alias_copy", x), ("lift_fresh_copy", x), ("_reshape_alias_copy", x, [6, 4], [4, 1]),
+        ("expand_copy", one, [2, 5, -1, 3]),
         ("permute_copy", x, [2, 0, -2]), ("transpose_copy.int", x, 0, -1), ("t_copy", x[0]), ("t_copy", x[0, 0]),
         ("slice_copy.Tensor", x, -1, 1, 9, 2), ("slice_copy.Tensor", x, 1, -2, None), ("slice_copy.Tensor", x, 0, 2, 1),
-        ("slice_copy.Tensor", x), ("narrow_copy", x, 2, 1, 2), ("narrow_copy", x, 2, 4, 0), ("select_copy.int", x, 1, -1),
-        ("select_copy.int", x, -1, 2), ("split_copy.Tensor", x, 2, 1), ("split_with_sizes_copy", x, [1, 0, 3], -1),
-        ("unbind_copy.int", x, 1), ("unfold_copy", x, 2, 3, 1), ("unfold_copy", x, 1, 1, 2), ("unfold_copy", make((), dtype), 0, 1, 1),
+        ("slice_copy.Tensor", x), ("narrow_copy", x, 2, 1, 2), ("narrow_copy", x, 2, 4, 0),
+        ("select_copy.int", x, 1, -1), ("select_copy.int", x, -1, 2), ("split_copy.Tensor", x, 2, 1),
+        ("split_with_sizes_copy", x, [1, 0, 3], -1),
+        ("unbind_copy.int", x, 1), ("unfold_copy", x, 2, 3, 1), ("unfold_copy", x, 1, 1, 2),
+        ("unfold_copy", make((), dtype), 0, 1, 1),
         ("as_strided_copy", x, [2, 2], [3, 5], 4), ("as_strided_copy", x, [3], [0]), ("as_strided_copy", x, [], [], 5),
-        ("permute_copy", make((), dtype), []), ("transpose_copy.int", make((), dtype), 0, -1), ("squeeze_copy.dim", make((), dtype), 0),
+        ("permute_copy", make((), dtype), []), ("transpose_copy.int", make((), dtype), 0, -1),
+        ("squeeze_copy.dim", make((), dtype), 0),
     ]:  # fmt: skip
         check(f"aten::{name}", *args)
     if dtype.is_complex:
         check("aten::view_as_real_copy", x)
         check("aten::_conj_copy", x)
     else:
-        check("aten::view_copy.dtype", x, {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.float64}[dtype.itemsize])
+        same_width = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.float64}
+        check("aten::view_copy.dtype", x, same_width[dtype.itemsize])
         check("aten::view_copy.dtype", x, torch.uint8)
         if dtype.itemsize < 8 and dtype != torch.bool:
             check("aten::view_copy.dtype", x, torch.int64)
@@ -143,5 +149,5 @@ def test_a_write_casts_to_the_type_of_the_view():
 
 
 def test_bits_as_complex_are_refused():
-    with pytest.raises(NotImplementedError, match="aten::view_copy: complex64 as torch.int64; supported"):
+    with pytest.raises(NotImplementedError, match=r"aten::view_copy: complex64 as torch.int64; supported"):
         run("aten::view_copy.dtype", torch.randn(3, dtype=torch.complex64), torch.int64)
