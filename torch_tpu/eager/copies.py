@@ -124,28 +124,49 @@ def from_host(t: torch.Tensor, index: int) -> torch.Tensor:
 
 
 def to_host(t: torch.Tensor) -> torch.Tensor:
-    """A new CPU tensor with the values of a device tensor, in the same dense strides; waits for them."""
+    """A new CPU tensor with the values of a device tensor, in the strides that ``Tensor.clone`` gives; waits."""
     modes.raise_failed()
-    arranged = views.arrangement(tuple(t.shape), t.stride())
-    buffer, v = _view_of(t)
-    if arranged is None or not _worth_fetching(buffer, v):
-        t = contiguous_copy(t)
-        arranged = views.arrangement(tuple(t.shape), t.stride())
+    shape, stride = tuple(t.shape), t.stride()
+    arranged = views.arrangement(shape, stride)
+    if arranged is None:
+        arranged = views.arrangement(shape, _dense_strides(shape, stride))
         assert arranged is not None
+    buffer, dtype = binding_tensor.buffer_of(t), dtypes.to_jax(t.dtype)
+    if not _worth_fetching(buffer, t.nbytes):
+        t = contiguous_copy(t)
         buffer = binding_tensor.buffer_of(t)
-    flat = _flat_bytes(buffer, dtypes.to_jax(t.dtype))[t.storage_offset() :][: t.numel()]
+    raw = _flat(buffer).view(np.uint8)
+    steps = tuple(s * dtype.itemsize for s in t.stride())
+    values = np.ndarray(shape, dtype, raw, t.storage_offset() * dtype.itemsize, steps) if t.numel() else np.empty(shape, dtype)
     inverse = [arranged[1].index(i) for i in range(t.ndim)]
-    return transfer.tensor_from(flat.reshape(arranged[0]), t.dtype).permute(inverse)
+    return transfer.tensor_from(values.transpose(arranged[1]), t.dtype).permute(inverse)
 
 
-def _worth_fetching(buffer: Buffer, v: views.View) -> bool:
+def _dense_strides(shape: tuple[int, ...], stride: tuple[int, ...]) -> tuple[int, ...]:
+    """The strides that a copy of a tensor with gaps or overlaps gets."""
+    return torch.empty_like(torch.empty_strided(shape, stride, device="meta")).stride()
+
+
+def _worth_fetching(buffer: Buffer, nbytes: int) -> bool:
     """Whether to cut a view out on the host: where host memory is the device's, or little else is fetched."""
-    return platform.name() == "cpu" or buffer.layout.nbytes <= max(4 * v.nbytes, 4096)
+    return platform.name() == "cpu" or buffer.layout.nbytes <= max(4 * nbytes, 4096)
+
+
+def _flat(buffer: Buffer) -> np.ndarray:
+    """The buffer's elements in storage order; waits for them."""
+    while True:
+        array = buffer.force()
+        try:
+            return np.ascontiguousarray(transfer.to_host(array)).reshape(-1)
+        except RuntimeError:
+            # Another thread wrote to the buffer, and the new value took the old one's memory: read the new one.
+            if not array.is_deleted() or buffer.array is array:
+                raise
 
 
 def _flat_bytes(buffer: Buffer, dtype: np.dtype) -> np.ndarray:
     """The buffer's elements, in storage order, as ``dtype``; waits for them."""
-    flat = np.ascontiguousarray(transfer.to_host(buffer.force())).reshape(-1)
+    flat = _flat(buffer)
     return flat if flat.dtype == dtype else flat.view(np.uint8)[: flat.nbytes // dtype.itemsize * dtype.itemsize].view(dtype)
 
 

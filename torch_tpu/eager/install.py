@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from torch_tpu.binding.registration import overriding, register, register_fallback
-from torch_tpu.eager import copies, fallback, kernels, metadata, special, spec
+from torch_tpu.eager import copies, fallback, foreach, kernels, metadata, special, spec
 from torch_tpu.lowering import attention, registry
 
 _COPIES = {
@@ -60,6 +60,8 @@ def install() -> None:
                 register(name, _stub(name))
         for name, kernel in (*_COPIES.items(), *special.KERNELS.items()):
             register(f"aten::{name}", kernel)
+        for name in foreach.names():
+            register(name, _foreach_stub(name))
         register(
             "aten::scaled_dot_product_attention", attention.scaled_dot_product_attention, key="AutogradPrivateUse1"
         )
@@ -84,12 +86,26 @@ def kernel_for(name: str) -> Callable[..., Any] | None:
     return None if found is None else kernels.build(found)
 
 
+def _foreach_stub(name: str) -> Callable[..., Any]:
+    def make() -> Callable[..., Any]:
+        op = spec.find(name)
+        assert op is not None
+        return foreach.kernel_for(op, _without_lowering(name))
+
+    return _lazily(name, make)
+
+
 def _stub(name: str) -> Callable[..., Any]:
+    return _lazily(name, lambda: kernel_for(name) or _without_lowering(name))
+
+
+def _lazily(name: str, make: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
+    """A kernel that makes the real one at the first call, and registers it in its place."""
     real: list[Callable[..., Any]] = []
 
     def stub(*args: Any, **kwargs: Any) -> Any:
         if not real:
-            made = kernel_for(name) or _without_lowering(name)
+            made = make()
             real.append(made)
             with overriding():
                 register(name, made)
@@ -104,7 +120,8 @@ def _without_lowering(name: str) -> Callable[..., Any]:
     assert op is not None
     for key in ("CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional"):
         if torch._C._dispatch_has_kernel_for_dispatch_key(name, key):
-            call = torch.library.get_kernel(name, key).call_boxed
+            # A composite is reached through a backend that has no kernels of its own.
+            call = torch.library.get_kernel(name, "XLA").call_boxed
             keys = torch._C.DispatchKeySet(torch._C.DispatchKey.PrivateUse1)
             return lambda *args, **kwargs: call(keys, *args, **kwargs)
     return lambda *args, **kwargs: fallback.handle(op, *args, **kwargs)

@@ -59,6 +59,9 @@ next_address = itertools.count(1 << 50)
 BY_ADDRESS: dict[int, weakref.ref[Buffer]] = {}
 
 
+_force_lock = threading.RLock()
+
+
 class Buffer:
     """The data of one storage. ``array`` is None while nothing is there; use ``force()`` to read.
 
@@ -71,7 +74,7 @@ class Buffer:
         self.layout = layout
         self.array = array
         self.address = 0
-        self.pending: Callable[[], jax.Array] | None = None
+        self.pending: Callable[[], None] | None = None
         if array is not None:
             changes = layout.changes  # Account.add, without the call: this runs for every result
             changes.append(layout.nbytes)
@@ -81,10 +84,21 @@ class Buffer:
     def force(self) -> jax.Array:
         """The array, waiting for no computation: pending work is dispatched, missing memory becomes zeros."""
         if self.array is None:
-            make, self.pending = self.pending, None
-            self.set(make() if make is not None else zeros(self.layout), self.layout)
+            with _force_lock:  # two threads may want the same pending value
+                if self.array is None:
+                    pending = self.pending
+                    if pending is not None:
+                        pending()
+                    else:
+                        self.set(zeros(self.layout), self.layout)
         assert self.array is not None
         return self.array
+
+    def defer(self, pending: Callable[[], None]) -> None:
+        """The value is to come: ``pending`` calls ``set`` when it is asked for. What is there now is let go."""
+        self._uncount()
+        self.array = None
+        self.pending = pending
 
     def set(self, array: jax.Array, layout: Layout) -> None:
         """Swap the data (an in-place operation, a resize)."""
@@ -160,8 +174,11 @@ def as_numpy(array: Any) -> np.ndarray:
 
 
 def live_arrays(device: int) -> list[jax.Array]:
-    """The arrays of all live buffers of a device."""
-    found = (ref() for ref in list(BY_ADDRESS.values()))
+    """The arrays of all live buffers of a device; pending ones are dispatched first."""
+    found = [ref() for ref in list(BY_ADDRESS.values())]
+    for b in found:
+        if b is not None and b.pending is not None:
+            b.force()
     return [
         b.array for b in found if b is not None and b.array is not None and b.layout.device == device
     ]  # fmt: skip

@@ -1,0 +1,336 @@
+"""foreach operators: the chain of them that an optimizer step is, as one program a parameter.
+
+``torch.optim`` calls a dozen ``_foreach_*`` operators in a row, each over all parameters. Run one by one they read and
+write every state a dozen times. Here a call only *records* what it does to each element of its lists; the chain of an
+element runs, as one fused program, when somebody asks for one of its values (the next forward pass does). Nobody can
+see the difference: the operands are the arrays of the time of the call, and arrays are immutable.
+
+Recorded are pointwise operators over whole floating tensors of one shape and dtype; any other call, and every call
+in blocking mode, goes to PyTorch's own loop over the elements. The element's operator and its lowering are found from
+the schema, as for in-place forms: nothing is written here for an operator.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import sys
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import torch
+
+from torch_tpu.binding import tensor as binding_tensor
+from torch_tpu.eager import modes
+from torch_tpu.eager.plan import is_operand, number_dtype
+from torch_tpu.eager.spec import overload_name
+from torch_tpu.lowering import dtypes, registry
+from torch_tpu.runtime import buffers, errors, platform, programs, scalars
+from torch_tpu.runtime.buffers import Buffer
+
+# Operators of one result, of its first operand's shape and dtype.
+POINTWISE = (
+    "abs", "add", "addcdiv", "addcmul", "clamp_max", "clamp_min", "copy", "div", "exp", "lerp", "maximum", "minimum",
+    "mul", "neg", "pow", "reciprocal", "rsqrt", "sign", "sqrt", "sub", "zero",
+)  # fmt: skip
+_LONGEST = 64  # operators in a chain; a longer one runs and starts anew
+_SOLE_REFERENCES = 2  # the chain's list, and getrefcount's argument
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Element:
+    """What a foreach operator does to one element of its lists."""
+
+    name: str
+    lowering: registry.Lowering
+    schema: torch.FunctionSchema
+    params: tuple[str, ...]  # the element operator's parameters, in the order of the foreach operator's
+    special: tuple[tuple[object, ...], ...]  # for each parameter: numbers that are part of the program
+    wide: bool
+
+
+def _element_type(text: str) -> str:
+    return text.removeprefix("List[").removesuffix("]") if text.startswith("List[") else text
+
+
+def element_of(op: torch._ops.OpOverload) -> Element | None:
+    """The element operator of a foreach overload, by their schemas; None if no lowering serves one."""
+    base = op._schema.name.removeprefix("aten::_foreach_").removesuffix("_")
+    packet = getattr(torch.ops.aten, base, None)
+    if packet is None:
+        return None
+    wanted = [_element_type(str(a.type)) for a in op._schema.arguments]
+    for overload in packet.overloads():
+        candidate = getattr(packet, overload)
+        arguments = candidate._schema.arguments
+        if any(a.alias_info is not None and a.alias_info.is_write for a in arguments):
+            continue
+        have, rest = [str(a.type) for a in arguments[: len(wanted)]], arguments[len(wanted) :]
+        lowering = registry.get(overload_name(candidate))
+        if lowering is None or lowering.meta or have != wanted or not all(a.has_default_value() for a in rest):
+            continue
+        taken = arguments[: len(wanted)]
+        special = tuple((a.default_value, *lowering.specialize.get(a.name, ())) for a in taken)
+        return Element(
+            overload_name(candidate), lowering, candidate._schema, tuple(a.name for a in taken), special, lowering.wide
+        )
+    return None
+
+
+@dataclasses.dataclass(frozen=True)
+class Node:
+    """One recorded operator: its operands are inputs ("i", n), earlier nodes ("n", n), numbers ("s", n), or values."""
+
+    element: Element
+    operands: tuple[Any, ...]
+
+    def key(self) -> tuple[Any, ...]:
+        return self.element.name, self.operands
+
+
+class Chain:
+    """The recorded operators of one element, whose buffers wait for it."""
+
+    __slots__ = ("__weakref__", "device", "dtype", "inputs", "layout", "nodes", "numbers", "targets")
+
+    def __init__(self, layout: buffers.Layout, dtype: torch.dtype):
+        self.layout, self.dtype, self.device = layout, dtype, layout.device
+        self.inputs: list[jax.Array] = []
+        self.numbers: list[tuple[Any, Any]] = []
+        self.nodes: list[Node] = []
+        self.targets: list[weakref.ref[Buffer]] = []  # for each node, the buffer that waits for it
+
+    def operand(self, t: torch.Tensor) -> tuple[str, int]:
+        buffer = binding_tensor.buffer_of(t)
+        waiting = buffer.pending
+        if isinstance(waiting, Waiting) and waiting.chain is self:
+            return "n", waiting.node
+        return "i", self._input(buffer.force())
+
+    def _input(self, array: jax.Array) -> int:
+        for i, known in enumerate(self.inputs):
+            if known is array:
+                return i
+        self.inputs.append(array)
+        return len(self.inputs) - 1
+
+    def absorb(self, other: Chain) -> None:
+        """Take over what another chain of the same layout has recorded."""
+        shift = {
+            "i": [self._input(a) for a in other.inputs],
+            "s": range(len(self.numbers), len(self.numbers) + len(other.numbers)),
+            "n": range(len(self.nodes), len(self.nodes) + len(other.nodes)),
+        }
+        self.numbers.extend(other.numbers)
+        for node, ref in zip(other.nodes, other.targets, strict=True):
+            operands = tuple((o[0], shift[o[0]][o[1]]) if isinstance(o, tuple) else o for o in node.operands)
+            self.nodes.append(Node(node.element, operands))
+            self.targets.append(ref)
+            buffer = ref()
+            if buffer is not None and isinstance(buffer.pending, Waiting) and buffer.pending.chain is other:
+                buffer.pending = Waiting(self, shift["n"][buffer.pending.node])
+        other.nodes, other.targets, other.inputs, other.numbers = [], [], [], []
+
+    def number(self, value: Any, wide: bool) -> tuple[str, int]:
+        self.numbers.append((value, number_dtype(value, wide or self.dtype == torch.float64)))
+        return "s", len(self.numbers) - 1
+
+    def record(self, node: Node, buffer: Buffer) -> None:
+        self.nodes.append(node)
+        self.targets.append(weakref.ref(buffer))
+        buffer.defer(Waiting(self, len(self.nodes) - 1))
+
+    def run(self) -> None:
+        """Compute what is still waited for."""
+        wanted = []
+        for n, ref in enumerate(self.targets):
+            buffer = ref()
+            waiting = None if buffer is None else buffer.pending
+            if isinstance(waiting, Waiting) and waiting.chain is self and waiting.node == n:
+                wanted.append((n, buffer))
+        if not wanted:
+            return
+        sole = [
+            i for i, a in enumerate(self.inputs)
+            if a.shape == self.layout.shape and sys.getrefcount(a) <= _SOLE_REFERENCES + 2  # and the loop's two
+        ]  # fmt: skip
+        donate = tuple(sole[: len(wanted)])
+        outs = tuple(n for n, _ in wanted)
+        key = self._key(outs, donate)
+        program = programs.cache.programs.get(key)
+        if program is None:
+            program = self._compile(key, outs, donate)
+        else:
+            programs.cache.stats.hits += 1
+        operands = [*self.inputs, *(scalars.scalar(v, d, self.device) for v, d in self.numbers)]
+        with errors.translated("a chain of foreach operators", self.device):
+            results = program.call(*operands)
+        for (_, buffer), result in zip(wanted, results, strict=True):
+            assert buffer is not None
+            buffer.set(result, self.layout)
+
+    def _key(self, outs: tuple[int, ...], donate: tuple[int, ...]) -> tuple[Any, ...]:
+        return (
+            "foreach", self.layout.shape, str(self.dtype), tuple(n.key() for n in self.nodes),
+            tuple(None if a.shape == self.layout.shape else a.shape for a in self.inputs),
+            tuple((type(v).__name__, d.char) for v, d in self.numbers), outs, donate, self.device,
+        )  # fmt: skip
+
+    def _compile(self, key: tuple[Any, ...], outs: tuple[int, ...], donate: tuple[int, ...]) -> programs.Program:
+        place = platform.sharding(self.device)
+        avals = [jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=place) for a in self.inputs]
+        avals += [jax.ShapeDtypeStruct((), d, sharding=place) for _, d in self.numbers]
+        kinds = [type(v) for v, _ in self.numbers]
+        meta = (registry.Meta(self.layout.shape, self.dtype),)
+        nodes, inputs, shape, numel = tuple(self.nodes), len(self.inputs), self.layout.shape, self.layout.numel
+
+        def body(*operands: Any) -> list[Any]:
+            values: list[Any] = []
+            given = {
+                "i": [o.reshape(shape if o.size == numel else ()) for o in operands[:inputs]],
+                "s": [dtypes.Scalar(o, k) for o, k in zip(operands[inputs:], kinds, strict=True)],
+                "n": values,
+            }
+            for node in nodes:
+                e = node.element
+                resolved = (given[o[0]][o[1]] if isinstance(o, tuple) else o for o in node.operands)
+                values.extend(registry.call(e.lowering, e.schema, dict(zip(e.params, resolved, strict=True)), meta))
+            return [values[n] for n in outs]
+
+        label = f"foreach chain of {len(nodes)}"
+        return programs.cache.get(key, label, body, avals, donate, device=self.device)
+
+
+class Waiting:
+    """What a buffer in a chain is pending on; calling it runs the chain and gives the buffer's array."""
+
+    __slots__ = ("chain", "node")
+
+    def __init__(self, chain: Chain, node: int):
+        self.chain, self.node = chain, node
+
+    def __call__(self) -> None:
+        self.chain.run()
+
+
+# Recording -----------------------------------------------------------------------------------------------------
+
+
+def _recordable(tensors: list[torch.Tensor], shared: list[torch.Tensor]) -> bool:
+    """Whether what is done to one element may be recorded: whole floating tensors on one device, all alike."""
+    first = tensors[0]
+    device, shape, dtype = first.device, first.shape, first.dtype
+    if device.type != "tpu" or not dtype.is_floating_point:
+        return False
+    for t in tensors:
+        if t.device != device or t.shape != shape or t.dtype != dtype or not _is_whole(t):
+            return False
+    return all(t.device == device and t.dtype == dtype and t.numel() == 1 and _is_whole(t) for t in shared)
+
+
+def _is_whole(t: torch.Tensor) -> bool:
+    layout = binding_tensor.buffer_of(t).layout
+    same = layout.numel == t.numel() and layout.dtype.itemsize == t.itemsize
+    return same and t.is_contiguous() and t.storage_offset() == 0
+
+
+def _layout(t: torch.Tensor) -> buffers.Layout:
+    return binding_tensor.buffer_of(t).layout
+
+
+def _chain_of(element: Element, tensors: list[torch.Tensor], in_place: bool) -> Chain:
+    """The chain that one of the tensors waits for, or a new one; other chains among them run first.
+
+    A chain ends where it would begin again (the next step of an optimizer whose values nobody has read), so that
+    every step is the same program.
+    """
+    found: Chain | None = None
+    for t in tensors:
+        buffer = binding_tensor.buffer_of(t)
+        waiting = buffer.pending
+        if not isinstance(waiting, Waiting) or waiting.chain is found:
+            continue
+        chain = waiting.chain
+        again = in_place and chain.nodes[0].element is element and chain.targets[0]() is buffer
+        if again or len(chain.nodes) >= _LONGEST or chain.layout.shape != tensors[0].shape:
+            buffer.force()
+        elif found is None:
+            found = chain
+        else:
+            found.absorb(chain)
+    if found is not None:
+        return found
+    own = _layout(tensors[0])
+    return Chain(buffers.layout(tuple(tensors[0].shape), own.dtype, own.device), tensors[0].dtype)
+
+
+def kernel_for(op: torch._ops.OpOverload, loop: Callable[..., Any]) -> Callable[..., Any]:
+    """The kernel of a foreach overload; ``loop`` is PyTorch's own, for what is not recorded."""
+    element = element_of(op)
+    if element is None:
+        return loop
+    in_place = op._schema.name.endswith("_")
+    arguments = op._schema.arguments
+    names = [a.name for a in arguments]
+    is_list = [str(a.type).startswith("List[") for a in arguments]
+    first = is_list.index(True)
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        values = [
+            args[i] if i < len(args) else kwargs.get(n, a.default_value)
+            for i, (n, a) in enumerate(zip(names, arguments, strict=True))
+        ]
+        n = len(values[first])
+        alike = all(len(v) == n for v, many in zip(values, is_list, strict=True) if many)
+        if modes.state.blocking or not alike:
+            return loop(*args, **kwargs)
+        shared = [v for v in values if isinstance(v, torch.Tensor)]
+        results = []
+        for i in range(n):
+            one = [v[i] if many else v for v, many in zip(values, is_list, strict=True)]
+            tensors = [v for v, many in zip(one, is_list, strict=True) if many and isinstance(v, torch.Tensor)]
+            if _recordable(tensors, shared):
+                results.append(_record(element, one, in_place))
+            else:
+                alone = _call(loop, arguments, [[v] if many else v for v, many in zip(one, is_list, strict=True)])
+                results.extend(alone or ())
+        return None if in_place else results
+
+    return kernel
+
+
+def _call(loop: Callable[..., Any], arguments: Any, values: list[Any]) -> Any:
+    keywords = {a.name: v for a, v in zip(arguments, values, strict=True) if a.kwarg_only}
+    return loop(*(v for a, v in zip(arguments, values, strict=True) if not a.kwarg_only), **keywords)
+
+
+def _record(element: Element, values: list[Any], in_place: bool) -> torch.Tensor:
+    tensors = [v for v in values if isinstance(v, torch.Tensor)]
+    chain = _chain_of(element, tensors, in_place)
+    operands: list[Any] = []
+    for v, special in zip(values, element.special, strict=True):
+        if isinstance(v, torch.Tensor):
+            operands.append(chain.operand(v))
+        elif is_operand(v, special):
+            operands.append(chain.number(v, element.wide))
+        else:
+            operands.append(v)
+    target = tensors[0]
+    if in_place:
+        buffer = binding_tensor.buffer_of(target)
+    else:
+        buffer = Buffer(chain.layout)
+        shape = tuple(target.shape)
+        target = binding_tensor.factory(shape, buffers.canonical_strides(shape), target.dtype, chain.device).make(buffer)
+    chain.record(Node(element, tuple(operands)), buffer)
+    return target
+
+
+@functools.cache
+def names() -> tuple[str, ...]:
+    """The foreach overloads that may be recorded."""
+    wanted = {f"aten::_foreach_{b}{suffix}" for b in POINTWISE for suffix in ("", "_")}
+    found = torch._C._dispatch_get_all_op_names()
+    return tuple(n for n in found if n.partition(".")[0] in wanted and not n.endswith("out"))
