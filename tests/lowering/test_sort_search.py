@@ -4,7 +4,7 @@ from harness import check, run
 from test_gather_scatter import make
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8, torch.bool]
-SHAPES = [((3, 7), 1), ((7, 3), 0), ((2, 5, 3), -2), ((), 0), ((0, 3), -1), ((1,), 0)]
+SHAPES = [((3, 7), 1), ((2, 5, 3), -2), ((), 0), ((0, 3), -1)]
 
 
 def special(dtype):
