@@ -120,3 +120,13 @@ def test_shapes_that_do_not_fit_raise_as_on_cpu():
         torch._foreach_add_([torch.ones(3, device="tpu")], [torch.ones(4, device="tpu")])
     with pytest.raises(RuntimeError, match="same number of tensors"):
         torch._foreach_add_([torch.ones(3, device="tpu")], [torch.ones(3, device="tpu")] * 2)
+
+
+def test_a_buffer_keeps_its_layout_while_it_waits():
+    """A kernel reads layout first and value then; the layout of ``x`` is [1, 4], its shape [4]."""
+    x = torch.ones(2, 4, device="tpu").sum(0, keepdim=True).view(4)
+    torch._foreach_mul_([x], 3.0)
+    assert (x + 1).tolist() == [7.0] * 4
+    torch._foreach_mul_([x], 3.0)
+    x.add_(1)
+    assert x.tolist() == [19.0] * 4

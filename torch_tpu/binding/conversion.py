@@ -1,58 +1,70 @@
-"""Converting modules between host and device: ties and identity of parameters survive, as they do for CUDA.
+"""``x.data = y`` between host and device, and through it the conversion of modules.
 
-Host and device tensors are not shallow-copy compatible, so ``Module.to`` would make new ``Parameter`` objects: tied
-weights come apart, and an optimizer built before trains tensors that the module no longer has. PyTorch's swapping
-conversion keeps the objects; it is switched on for conversions that cross between tpu and another device.
+For CPU and CUDA, ``Module.to`` puts new data under the same ``Parameter`` objects: ties stay, an optimizer built before
+trains what the module has, and views, graphs and weak references that others hold do not matter. PyTorch knows host
+and PrivateUse1 tensors as incompatible, and would make new objects. Here they are made compatible: assigning ``data``
+across puts the new tensor's C++ object under the old Python object, with gradient and hooks taken along.
 """
 
 from __future__ import annotations
 
-import contextlib
-import functools
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
-
-@contextlib.contextmanager
-def _swapping() -> Iterator[None]:
-    before = torch.__future__.get_swap_module_params_on_conversion()
-    torch.__future__.set_swap_module_params_on_conversion(True)
-    try:
-        yield
-    finally:
-        torch.__future__.set_swap_module_params_on_conversion(before)
+_base_data = torch._C.TensorBase.data  # type: ignore[attr-defined]
+_compatible = torch._has_compatible_shallow_copy_type  # type: ignore[attr-defined]
+_swap = torch._C._swap_tensor_impl  # type: ignore[attr-defined]
+_PLAIN = {"tpu", "cpu"}
 
 
-def _crosses(module: torch.nn.Module, target: str) -> bool:
-    """Whether a conversion to the device type moves a parameter or buffer to or from tpu."""
-    for t in (*module.parameters(), *module.buffers()):
-        here = t.device.type
-        if here != target and "tpu" in (here, target) and "meta" not in (here, target):
-            return True
-    return False
+def _crosses(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether one is on tpu and the other on the host, and both are plain strided tensors."""
+    if a.device.type == b.device.type or {a.device.type, b.device.type} != _PLAIN:
+        return False
+    python = torch._C.DispatchKey.Python
+    return all(
+        t.layout == torch.strided and t.is_leaf and not torch._C._dispatch_keys(t).has(python) for t in (a, b)
+    )
 
 
-def _target_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
-    device = torch._C._nn._parse_to(*args, **kwargs)[0]
-    return None if device is None else device.type
+def _stale(*grads: Any) -> None:
+    raise RuntimeError(
+        "backward reached a parameter that was moved between cpu and tpu after this graph was recorded; "
+        "run the forward pass again"
+    )
 
 
-def _wrap(original: Callable[..., Any], target_of: Callable[..., str | None]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def convert(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-        target = target_of(args, kwargs)
-        if target is None or not _crosses(self, target):
-            return original(self, *args, **kwargs)
-        with _swapping():
-            return original(self, *args, **kwargs)
+def _replace(t: torch.Tensor, value: torch.Tensor) -> None:
+    """``t`` becomes ``value``'s data; the Python object stays."""
+    new = value.detach()
+    if t.requires_grad:
+        torch.autograd.graph.get_gradient_edge(t).node.register_prehook(_stale)
+        new.requires_grad_()
+    if t.grad is not None:
+        with torch.no_grad():
+            new.grad = t.grad.to(new.device, new.dtype)
+    for hooks in ("_backward_hooks", "_post_accumulate_grad_hooks"):
+        if getattr(t, hooks):
+            setattr(new, hooks, getattr(t, hooks))
+    _swap(t, new)
 
-    return convert
+
+def _get_data(self: torch.Tensor) -> torch.Tensor:
+    return _base_data.__get__(self)
+
+
+def _set_data(self: torch.Tensor, value: torch.Tensor) -> None:
+    if isinstance(value, torch.Tensor) and _crosses(self, value):
+        _replace(self, value)
+    else:
+        _base_data.__set__(self, value)
+
+
+def _has_compatible_shallow_copy_type(input: torch.Tensor, from_: torch.Tensor) -> bool:
+    return _compatible(input, from_) or _crosses(input, from_)
 
 
 def install() -> None:
-    module = torch.nn.Module
-    module.to = _wrap(module.to, _target_of)  # type: ignore[method-assign]
-    module.cpu = _wrap(module.cpu, lambda args, kwargs: "cpu")  # type: ignore[method-assign]
-    module.tpu = _wrap(module.tpu, lambda args, kwargs: "tpu")  # type: ignore[attr-defined]
+    torch.Tensor.data = property(_get_data, _set_data, doc=_base_data.__doc__)  # type: ignore[assignment,misc]
+    torch._has_compatible_shallow_copy_type = _has_compatible_shallow_copy_type  # type: ignore[attr-defined]

@@ -162,14 +162,11 @@ def is_initialized() -> bool:
     return platform.started()
 
 
-_pid_started: list[int] = []
-
-
 def is_in_bad_fork() -> bool:
     """True in a child forked after the device was started: XLA's threads do not survive a fork."""
-    import os
+    from torch_tpu.runtime import platform
 
-    return bool(_pid_started) and _pid_started[0] != os.getpid()
+    return platform.forked()
 
 
 def _with_index(x: Any) -> Any:

@@ -113,7 +113,6 @@ def load() -> None:
         kernels.check_generator = generator.check_for_tpu
         install.install()
         autocast.install()
-        device._pid_started.append(os.getpid())
         if len(platform.devices()) > 1:
             # PyTorch's Python guard reports one device, and the autograd engine makes one thread for it: a graph on
             # tpu:1 would find none. One thread then runs every graph.

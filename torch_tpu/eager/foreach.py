@@ -148,7 +148,7 @@ class Chain:
         for n, ref in enumerate(self.targets):
             buffer = ref()
             waiting = None if buffer is None else buffer.pending
-            if isinstance(waiting, Waiting) and waiting.chain is self and waiting.node == n:
+            if buffer is not None and isinstance(waiting, Waiting) and waiting.chain is self and waiting.node == n:
                 wanted.append((n, buffer))
         if not wanted:
             return
@@ -157,7 +157,8 @@ class Chain:
             if a.shape == self.layout.shape and sys.getrefcount(a) <= _SOLE_REFERENCES + 2  # and the loop's two
         ]  # fmt: skip
         donate = tuple(sole[: len(wanted)])
-        outs = tuple(n for n, _ in wanted)
+        # Each buffer keeps its layout: a kernel may have looked at it before it asked for the value.
+        outs = tuple((n, buffer.layout.shape) for n, buffer in wanted)
         key = self._key(outs, donate)
         program = programs.cache.programs.get(key)
         if program is None:
@@ -168,17 +169,16 @@ class Chain:
         with errors.translated("a chain of foreach operators", self.device):
             results = program.call(*operands)
         for (_, buffer), result in zip(wanted, results, strict=True):
-            assert buffer is not None
-            buffer.set(result, self.layout)
+            buffer.set(result, buffer.layout)
 
-    def _key(self, outs: tuple[int, ...], donate: tuple[int, ...]) -> tuple[Any, ...]:
+    def _key(self, outs: tuple[tuple[int, tuple[int, ...]], ...], donate: tuple[int, ...]) -> tuple[Any, ...]:
         return (
             "foreach", self.layout.shape, str(self.dtype), tuple(n.key() for n in self.nodes),
             tuple(None if a.shape == self.layout.shape else a.shape for a in self.inputs),
             tuple((type(v).__name__, d.char) for v, d in self.numbers), outs, donate, self.device,
         )  # fmt: skip
 
-    def _compile(self, key: tuple[Any, ...], outs: tuple[int, ...], donate: tuple[int, ...]) -> programs.Program:
+    def _compile(self, key: tuple[Any, ...], outs: tuple[tuple[int, tuple[int, ...]], ...], donate: tuple[int, ...]) -> programs.Program:
         place = platform.sharding(self.device)
         avals = [jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=place) for a in self.inputs]
         avals += [jax.ShapeDtypeStruct((), d, sharding=place) for _, d in self.numbers]
@@ -197,7 +197,7 @@ class Chain:
                 e = node.element
                 resolved = (given[o[0]][o[1]] if isinstance(o, tuple) else o for o in node.operands)
                 values.extend(registry.call(e.lowering, e.schema, dict(zip(e.params, resolved, strict=True)), meta))
-            return [values[n] for n in outs]
+            return [values[n].reshape(to) for n, to in outs]
 
         label = f"foreach chain of {len(nodes)}"
         return programs.cache.get(key, label, body, avals, donate, device=self.device)
