@@ -139,7 +139,24 @@ def test_a_module_whose_parameters_others_hold():
     out = m(torch.ones(1, 2))
     m.to("tpu")
     assert m.weight.is_tpu
-    out.sum().backward() if m.weight.grad_fn is None else None
+    with pytest.raises(RuntimeError, match="run the forward pass again"):
+        out.sum().backward()
+    m(torch.ones(1, 2, device="tpu")).sum().backward()
+    assert m.weight.grad.is_tpu
+
+
+def test_data_across_devices():
+    p = nn.Parameter(torch.ones(2))
+    calls = []
+    p.register_hook(lambda g: calls.append(g.device.type))
+    p.data = p.data.to("tpu")
+    assert p.is_tpu and p.requires_grad and isinstance(p, nn.Parameter)
+    (p * 2).sum().backward()
+    assert p.grad.tolist() == [2, 2] and calls == ["tpu"]
+    p.data = p.data.cpu()
+    assert not p.is_tpu and p.grad.device.type == "cpu"
+    with pytest.raises(RuntimeError, match="incompatible tensor type"):
+        p.data = torch.ones(2, device="meta")
 
 
 def test_parametrizations_and_weight_norm():

@@ -12,6 +12,7 @@ import glob
 import importlib.util
 import os
 import threading
+from collections.abc import Callable
 
 import jax
 
@@ -85,8 +86,32 @@ def start() -> tuple[str, tuple[jax.Device, ...]]:
     Raises:
       RuntimeError: the platform asked for is not there; the message says what to do.
     """
+    if _forked:
+        raise RuntimeError(
+            "Cannot use device tpu in a process that was forked after the device was started: XLA's threads do not "
+            "survive a fork. Use the 'spawn' start method, or use the device in the parent process only."
+        )
     with _lock:
         return _start()
+
+
+_forked: list[int] = []  # the process id of a child forked after the start
+at_fork: list[Callable[[], None]] = []  # what else has to be stopped in such a child
+
+
+def _after_fork() -> None:
+    if started():
+        _forked.append(os.getpid())
+        for stop in at_fork:
+            stop()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def forked() -> bool:
+    """True in a child that was forked after the device was started, where it cannot be used."""
+    return bool(_forked)
 
 
 def started() -> bool:

@@ -122,6 +122,7 @@ class ProgramCache:
             self.directory.clear()
 
     def _make(self, key, label, fn, avals, donate, notes, device) -> Program:
+        platform.start()  # raises where the device cannot be used: a fault of no stored program
         start = time.perf_counter()
         name = _file_name(key) if self.directory is not None else ""
         loaded = self._load(name, device) if name else None
@@ -239,6 +240,18 @@ def _cpu_features() -> str:
 
 
 cache = ProgramCache()
+
+
+def _refuse(*args: Any) -> Any:
+    platform.start()  # raises, and says why
+
+
+def _stop_programs() -> None:
+    for program in cache.programs.values():
+        program.call = _refuse
+
+
+platform.at_fork.append(_stop_programs)
 
 
 @contextlib.contextmanager
