@@ -30,6 +30,8 @@ _COPIES = {
     "view": metadata.view,
     "_reshape_alias": metadata.reshape_alias,
     "unfold": metadata.unfold,
+    "view_as_complex": metadata.view_as_complex,
+    "view_as_real": metadata.view_as_real,
     "set_.source_Storage_storage_offset": metadata.set_storage_offset,
     "set_.source_Storage": metadata.set_storage,
     "set_.source_Tensor": metadata.set_tensor,

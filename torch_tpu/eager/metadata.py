@@ -80,11 +80,20 @@ def _boxed(name: str) -> Any:
 _ANY_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 _any_view = _boxed("view")
 _any_unfold = _boxed("unfold")
+_any_complex, _any_real = _boxed("view_as_complex"), _boxed("view_as_real")
 _any_set = _boxed("set_.source_Storage_storage_offset")
 
 
 def unfold(self: torch.Tensor, dimension: int, size: int, step: int) -> torch.Tensor:
     return _any_unfold(_ANY_KEYS, self, dimension, size, step)
+
+
+def view_as_complex(self: torch.Tensor) -> torch.Tensor:
+    return _any_complex(_ANY_KEYS, self)
+
+
+def view_as_real(self: torch.Tensor) -> torch.Tensor:
+    return _any_real(_ANY_KEYS, self)
 
 
 def set_storage_offset(

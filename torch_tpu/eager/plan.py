@@ -385,6 +385,11 @@ def number_dtype(value: Any, wide: bool) -> np.dtype:
 def _slot(p: Param, t: torch.Tensor) -> Slot:
     layout = binding_tensor.buffer_of(t).layout
     size, stride = tuple(t.shape), t.stride()
+    if p.mutated and 0 not in size and any(n > 1 and step == 0 for n, step in zip(size, stride, strict=True)):
+        raise RuntimeError(
+            "unsupported operation: more than one element of the written-to tensor refers to a single memory location. "
+            "Please clone() the tensor before performing the operation."
+        )
     view = views.solve(layout, size, stride, t.storage_offset(), dtypes.to_jax(t.dtype))
     return Slot(p.name, view, layout, size, stride, t.dtype, p.mutated)
 
