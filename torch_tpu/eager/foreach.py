@@ -15,6 +15,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import sys
+import threading
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -79,35 +80,28 @@ def element_of(op: torch._ops.OpOverload) -> Element | None:
     return None
 
 
-@dataclasses.dataclass(frozen=True)
-class Node:
-    """One recorded operator: its operands are inputs ("i", n), earlier nodes ("n", n), numbers ("s", n), or values."""
-
-    element: Element
-    operands: tuple[Any, ...]
-
-    def key(self) -> tuple[Any, ...]:
-        return self.element.name, self.operands
-
-
 class Chain:
-    """The recorded operators of one element, whose buffers wait for it."""
+    """The recorded operators of one element, whose buffers wait for it.
 
-    __slots__ = ("__weakref__", "device", "dtype", "inputs", "layout", "nodes", "numbers", "targets")
+    A node is (element operator, operands); an operand is an input ("i", n), an earlier node ("n", n), a number
+    ("s", n), or a value.
+    """
+
+    __slots__ = ("__weakref__", "device", "dtype", "inputs", "layout", "nodes", "numbers", "origins", "targets")
 
     def __init__(self, layout: buffers.Layout, dtype: torch.dtype):
         self.layout, self.dtype, self.device = layout, dtype, layout.device
         self.inputs: list[jax.Array] = []
         self.numbers: list[tuple[Any, Any]] = []
-        self.nodes: list[Node] = []
+        self.nodes: list[tuple[Element, tuple[Any, ...]]] = []
         self.targets: list[weakref.ref[Buffer]] = []  # for each node, the buffer that waits for it
+        self.origins: list[int | None] = []  # for each node, the input that its buffer held before the chain
 
-    def operand(self, t: torch.Tensor) -> tuple[str, int]:
-        buffer = binding_tensor.buffer_of(t)
+    def operand(self, buffer: Buffer) -> tuple[str, int]:
         waiting = buffer.pending
-        if isinstance(waiting, Waiting) and waiting.chain is self:
+        if type(waiting) is Waiting and waiting.chain is self:
             return "n", waiting.node
-        return "i", self._input(buffer.force())
+        return "i", self._input(buffer.array if buffer.array is not None else buffer.force())
 
     def _input(self, array: jax.Array) -> int:
         for i, known in enumerate(self.inputs):
@@ -124,23 +118,15 @@ class Chain:
             "n": range(len(self.nodes), len(self.nodes) + len(other.nodes)),
         }
         self.numbers.extend(other.numbers)
-        for node, ref in zip(other.nodes, other.targets, strict=True):
-            operands = tuple((o[0], shift[o[0]][o[1]]) if isinstance(o, tuple) else o for o in node.operands)
-            self.nodes.append(Node(node.element, operands))
+        for (element, operands), ref, origin in zip(other.nodes, other.targets, other.origins, strict=True):
+            moved = tuple((o[0], shift[o[0]][o[1]]) if isinstance(o, tuple) else o for o in operands)
+            self.nodes.append((element, moved))
             self.targets.append(ref)
+            self.origins.append(None if origin is None else shift["i"][origin])
             buffer = ref()
             if buffer is not None and isinstance(buffer.pending, Waiting) and buffer.pending.chain is other:
                 buffer.pending = Waiting(self, shift["n"][buffer.pending.node])
-        other.nodes, other.targets, other.inputs, other.numbers = [], [], [], []
-
-    def number(self, value: Any, wide: bool) -> tuple[str, int]:
-        self.numbers.append((value, number_dtype(value, wide or self.dtype == torch.float64)))
-        return "s", len(self.numbers) - 1
-
-    def record(self, node: Node, buffer: Buffer) -> None:
-        self.nodes.append(node)
-        self.targets.append(weakref.ref(buffer))
-        buffer.defer(Waiting(self, len(self.nodes) - 1))
+        other.nodes, other.targets, other.origins, other.inputs, other.numbers = [], [], [], [], []
 
     def run(self) -> None:
         """Compute what is still waited for."""
@@ -152,11 +138,15 @@ class Chain:
                 wanted.append((n, buffer))
         if not wanted:
             return
-        sole = [
-            i for i, a in enumerate(self.inputs)
-            if a.shape == self.layout.shape and sys.getrefcount(a) <= _SOLE_REFERENCES + 2  # and the loop's two
-        ]  # fmt: skip
-        donate = tuple(sole[: len(wanted)])
+        # XLA gives the first result the memory of the first donated input, and so on: a result that takes the place
+        # of its own old value must stand in that order, or it is copied there.
+        own = {}
+        for n, _ in wanted:
+            origin = self.origins[n]
+            if origin is not None and self._is_sole(origin):
+                own[n] = origin
+        wanted.sort(key=lambda w: own.get(w[0], len(self.inputs)))
+        donate = tuple(sorted(own.values()))
         # Each buffer keeps its layout: a kernel may have looked at it before it asked for the value.
         outs = tuple((n, buffer.layout.shape) for n, buffer in wanted)
         key = self._key(outs, donate)
@@ -171,9 +161,13 @@ class Chain:
         for (_, buffer), result in zip(wanted, results, strict=True):
             buffer.set(result, buffer.layout)
 
+    def _is_sole(self, i: int) -> bool:
+        """Whether an input is held by this chain alone, and of the shape of the results."""
+        return self.inputs[i].shape == self.layout.shape and sys.getrefcount(self.inputs[i]) <= _SOLE_REFERENCES
+
     def _key(self, outs: tuple[tuple[int, tuple[int, ...]], ...], donate: tuple[int, ...]) -> tuple[Any, ...]:
         return (
-            "foreach", self.layout.shape, str(self.dtype), tuple(n.key() for n in self.nodes),
+            "foreach", self.layout.shape, str(self.dtype), tuple((e.name, operands) for e, operands in self.nodes),
             tuple(None if a.shape == self.layout.shape else a.shape for a in self.inputs),
             tuple((type(v).__name__, d.char) for v, d in self.numbers), outs, donate, self.device,
         )  # fmt: skip
@@ -193,9 +187,8 @@ class Chain:
                 "s": [dtypes.Scalar(o, k) for o, k in zip(operands[inputs:], kinds, strict=True)],
                 "n": values,
             }
-            for node in nodes:
-                e = node.element
-                resolved = (given[o[0]][o[1]] if isinstance(o, tuple) else o for o in node.operands)
+            for e, operands_ in nodes:
+                resolved = (given[o[0]][o[1]] if isinstance(o, tuple) else o for o in operands_)
                 values.extend(registry.call(e.lowering, e.schema, dict(zip(e.params, resolved, strict=True)), meta))
             return [values[n].reshape(to) for n, to in outs]
 
@@ -218,52 +211,73 @@ class Waiting:
 # Recording -----------------------------------------------------------------------------------------------------
 
 
-def _recordable(tensors: list[torch.Tensor], shared: list[torch.Tensor]) -> bool:
-    """Whether what is done to one element may be recorded: whole floating tensors on one device, all alike."""
+class _Open(threading.local):
+    """The chains of the latest call, by element: the next call over lists of the same shapes goes on with them."""
+
+    def __init__(self) -> None:
+        self.chains: dict[int, weakref.ref[Chain]] = {}
+
+
+_open = _Open()
+_FLOATING = frozenset({torch.float32, torch.float64, torch.bfloat16, torch.float16})
+_storage_of = torch.Tensor.untyped_storage
+
+
+def _buffers_of(tensors: list[torch.Tensor]) -> list[Buffer] | None:
+    """The buffers of one element's tensors, if what is done to them may be recorded; else None.
+
+    They must be whole floating tensors on one device, of the first one's dtype, and of its shape or one element.
+    """
     first = tensors[0]
-    device, shape, dtype = first.device, first.shape, first.dtype
-    if device.type != "tpu" or not dtype.is_floating_point:
-        return False
+    shape, dtype, found = first.shape, first.dtype, []
+    if dtype not in _FLOATING:
+        return None
     for t in tensors:
-        if t.device != device or t.shape != shape or t.dtype != dtype or not _is_whole(t):
-            return False
-    return all(t.device == device and t.dtype == dtype and t.numel() == 1 and _is_whole(t) for t in shared)
+        try:
+            buffer = _storage_of(t).tpu_buffer  # type: ignore[attr-defined]
+        except AttributeError:
+            return None
+        layout, numel = buffer.layout, t.numel()
+        whole = layout.numel == numel and t.is_contiguous() and t.dtype is dtype and t.storage_offset() == 0
+        if not whole or layout.dtype.itemsize != dtype.itemsize or (found and layout.device != found[0].layout.device):
+            return None
+        if t.shape != shape and (numel != 1 or t.ndim > first.ndim):
+            return None
+        found.append(buffer)
+    return found
 
 
-def _is_whole(t: torch.Tensor) -> bool:
-    layout = binding_tensor.buffer_of(t).layout
-    same = layout.numel == t.numel() and layout.dtype.itemsize == t.itemsize
-    return same and t.is_contiguous() and t.storage_offset() == 0
-
-
-def _layout(t: torch.Tensor) -> buffers.Layout:
-    return binding_tensor.buffer_of(t).layout
-
-
-def _chain_of(element: Element, tensors: list[torch.Tensor], in_place: bool) -> Chain:
-    """The chain that one of the tensors waits for, or a new one; other chains among them run first.
+def _chain_of(element: Element, i: int, shape: torch.Size, dtype: torch.dtype, found: list[Buffer], again: bool) -> Chain:
+    """The chain that one of the buffers waits for, that of the latest call, or a new one.
 
     A chain ends where it would begin again (the next step of an optimizer whose values nobody has read), so that
     every step is the same program.
     """
-    found: Chain | None = None
-    for t in tensors:
-        buffer = binding_tensor.buffer_of(t)
+    chain: Chain | None = None
+    for buffer in found:
         waiting = buffer.pending
-        if not isinstance(waiting, Waiting) or waiting.chain is found:
+        if type(waiting) is not Waiting or waiting.chain is chain:
             continue
-        chain = waiting.chain
-        again = in_place and chain.nodes[0].element is element and chain.targets[0]() is buffer
-        if again or len(chain.nodes) >= _LONGEST or chain.layout.shape != tensors[0].shape:
+        other = waiting.chain
+        repeats = again and other.nodes[0][0] is element and other.targets[0]() is buffer
+        if repeats or len(other.nodes) >= _LONGEST or other.layout.shape != shape:
             buffer.force()
-        elif found is None:
-            found = chain
+        elif chain is None:
+            chain = other
         else:
-            found.absorb(chain)
-    if found is not None:
-        return found
-    own = _layout(tensors[0])
-    return Chain(buffers.layout(tuple(tensors[0].shape), own.dtype, own.device), tensors[0].dtype)
+            chain.absorb(other)
+    if chain is None:
+        ref = _open.chains.get(i)
+        latest = None if ref is None else ref()
+        layout = found[0].layout
+        fits = latest is not None and latest.nodes and latest.layout.shape == shape and latest.dtype == dtype
+        if latest is not None and fits and latest.device == layout.device and len(latest.nodes) < _LONGEST:
+            repeats = again and latest.nodes[0][0] is element
+            chain = None if repeats else latest
+        if chain is None:
+            chain = Chain(buffers.layout(tuple(shape), layout.dtype, layout.device), dtype)
+    _open.chains[i] = weakref.ref(chain)
+    return chain
 
 
 def kernel_for(op: torch._ops.OpOverload, loop: Callable[..., Any]) -> Callable[..., Any]:
@@ -286,16 +300,15 @@ def kernel_for(op: torch._ops.OpOverload, loop: Callable[..., Any]) -> Callable[
         alike = all(len(v) == n for v, many in zip(values, is_list, strict=True) if many)
         if modes.state.blocking or not alike:
             return loop(*args, **kwargs)
-        shared = [v for v in values if isinstance(v, torch.Tensor)]
         results = []
         for i in range(n):
             one = [v[i] if many else v for v, many in zip(values, is_list, strict=True)]
-            tensors = [v for v, many in zip(one, is_list, strict=True) if many and isinstance(v, torch.Tensor)]
-            if _recordable(tensors, shared):
-                results.append(_record(element, one, in_place))
-            else:
+            made = _record(element, i, one, in_place)
+            if made is None:
                 alone = _call(loop, arguments, [[v] if many else v for v, many in zip(one, is_list, strict=True)])
                 results.extend(alone or ())
+            else:
+                results.append(made)
         return None if in_place else results
 
     return kernel
@@ -306,26 +319,38 @@ def _call(loop: Callable[..., Any], arguments: Any, values: list[Any]) -> Any:
     return loop(*(v for a, v in zip(arguments, values, strict=True) if not a.kwarg_only), **keywords)
 
 
-def _record(element: Element, values: list[Any], in_place: bool) -> torch.Tensor:
+def _record(element: Element, i: int, values: list[Any], in_place: bool) -> torch.Tensor | None:
+    """Record what is done to element ``i``; its result, or None if it may not be recorded."""
     tensors = [v for v in values if isinstance(v, torch.Tensor)]
-    chain = _chain_of(element, tensors, in_place)
+    found = _buffers_of(tensors)
+    if found is None:
+        return None
+    target, dtype = tensors[0], tensors[0].dtype
+    chain = _chain_of(element, i, target.shape, dtype, found, in_place)
     operands: list[Any] = []
+    rest = iter(found)
     for v, special in zip(values, element.special, strict=True):
         if isinstance(v, torch.Tensor):
-            operands.append(chain.operand(v))
+            operands.append(chain.operand(next(rest)))
         elif is_operand(v, special):
-            operands.append(chain.number(v, element.wide))
+            operands.append(("s", len(chain.numbers)))
+            chain.numbers.append((v, number_dtype(v, element.wide or dtype is torch.float64)))
         else:
             operands.append(v)
-    target = tensors[0]
-    if in_place:
-        buffer = binding_tensor.buffer_of(target)
-    else:
+    buffer = found[0]
+    if not in_place:
         buffer = Buffer(chain.layout)
-        shape = tuple(target.shape)
-        target = binding_tensor.factory(shape, buffers.canonical_strides(shape), target.dtype, chain.device).make(buffer)
-    chain.record(Node(element, tuple(operands)), buffer)
+        shape = chain.layout.shape
+        target = binding_tensor.factory(shape, buffers.canonical_strides(shape), dtype, chain.device).make(buffer)
+    chain.origins.append(_origin(chain, operands[0]) if in_place else None)
+    chain.nodes.append((element, tuple(operands)))
+    chain.targets.append(weakref.ref(buffer))
+    buffer.defer(Waiting(chain, len(chain.nodes) - 1))
     return target
+
+
+def _origin(chain: Chain, operand: tuple[str, int]) -> int | None:
+    return operand[1] if operand[0] == "i" else chain.origins[operand[1]]
 
 
 @functools.cache

@@ -125,7 +125,7 @@ class Plan:
             self.call = program.direct()
         if self.single and not program.notes and not modes.state.blocking:
             return self.factories[0].make(Buffer(self.layouts[0], results[0]))
-        return self._finish(program, results, targets)
+        return self._finish(program, results, targets, donate)
 
     def _sole(self, arrays: list[Any], targets: Sequence[Buffer]) -> tuple[int, ...]:
         """Operands whose memory the results may take: written to, and held by their buffer alone."""
@@ -137,10 +137,12 @@ class Plan:
                 sole.append(at)
         return tuple(sole)
 
-    def _finish(self, program: programs.Program, results: list[Any], targets: Sequence[Buffer]) -> Any:
+    def _finish(
+        self, program: programs.Program, results: list[Any], targets: Sequence[Buffer], donate: tuple[int, ...]
+    ) -> Any:
         n, m = len(self.factories), len(self.trace.mutated_slots)
-        for target, i, value in zip(targets, self.trace.mutated_slots, results[n : n + m], strict=True):
-            target.set(value, self.slots[i].layout)
+        for at, value in zip(self.trace.written_order(donate), results[:m], strict=True):
+            targets[at].set(value, self.slots[self.trace.mutated_slots[at]].layout)
         for report, (message, error) in zip(results[n + m :], program.notes or (), strict=True):
             modes.expect(report, message, getattr(builtins, error))
         if modes.state.blocking:
@@ -148,7 +150,8 @@ class Plan:
                 jax.block_until_ready(results)
             modes.raise_failed()
         made = [
-            f.make(Buffer(layout, r)) for f, layout, r in zip(self.factories, self.layouts, results[:n], strict=True)
+            f.make(Buffer(layout, r))
+            for f, layout, r in zip(self.factories, self.layouts, results[m : m + n], strict=True)
         ]
         if len(made) != len(self.template):
             rest = iter(made)
@@ -204,6 +207,17 @@ class Trace:
         is_out = any(p.out for p in self.spec.params if p.name == slot.param)
         return not is_out and not self.spec.ignores_self
 
+    def written_order(self, donate: tuple[int, ...]) -> list[int]:
+        """The order of the new values of mutated slots among the results.
+
+        XLA gives the first result the memory of the first donated operand, and so on: those whose operands are
+        donated come first, or they would be copied into their place.
+        """
+        if len(self.mutated_slots) == 1:
+            return [0]
+        donated = {self.operand_slots[i] for i in donate}
+        return sorted(range(len(self.mutated_slots)), key=lambda at: self.mutated_slots[at] not in donated)
+
     def key(self, donate: tuple[int, ...]) -> tuple[Any, ...]:
         """What the program's code depends on; see ``runtime.programs``."""
         spec = self.spec
@@ -236,11 +250,11 @@ class Trace:
             avals.append(aval((2,), np.dtype(np.uint32)))
         avals += [aval((len(s.view.starts),), views.starts_operand((), s.layout).dtype) for s in operand if s.view.starts]
         return programs.cache.get(
-            self.key(donate), self.spec.name, lambda *a: self._body(found, *a), avals, donate,
+            self.key(donate), self.spec.name, lambda *a: self._body(found, donate, *a), avals, donate,
             notes=lambda: tuple(found), device=self.device,
         )  # fmt: skip
 
-    def _body(self, found: list[tuple[str, str]], *operands: Any) -> list[Any]:
+    def _body(self, found: list[tuple[str, str]], donate: tuple[int, ...], *operands: Any) -> list[Any]:
         """The program: read the views, apply the lowering, lay out the results, write what is mutated."""
         rest = iter(operands)
         raw = {i: next(rest) for i in self.operand_slots}
@@ -259,12 +273,14 @@ class Trace:
         plain, new = results[: len(self.outs)], results[len(self.outs) :]
         if not self.outs and len(new) != len(self.mutated_slots):
             raise RuntimeError(f"{self.spec.name}: {len(new)} new values for {len(self.mutated_slots)} tensors")
-        laid = [self._lay_out(r, i) for i, r in enumerate(plain)]
-        for i, value in zip(self.mutated_slots, new, strict=True):
+        laid = []
+        for at in self.written_order(donate):
+            i, value = self.mutated_slots[at], new[at]
             s = self.slots[i]
             value = jax.numpy.broadcast_to(dtypes.cast(value, s.dtype), s.size)
             base = raw[i] if i in raw else jax.numpy.zeros(s.layout.shape, s.layout.dtype)
             laid.append(s.view.write(base, value, starts.get(i)))
+        laid.extend(self._lay_out(r, i) for i, r in enumerate(plain))
         return [*laid, *(c.report for c in made)]
 
     def _lay_out(self, value: Any, i: int) -> Any:

@@ -221,10 +221,14 @@ def masked_select(self: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
 # Indexing ------------------------------------------------------------------------------------------------------
 
 _MASKS = (torch.bool, torch.uint8)
+_INDEX_TYPES = (torch.int64, torch.int32, torch.bool, torch.uint8)
 
 
 def _on_device(self: torch.Tensor, indices: Sequence[Any]) -> list[torch.Tensor | None]:
     """Indices may be on the host, as for CUDA."""
+    for i in indices:
+        if i is not None and i.dtype not in _INDEX_TYPES:
+            raise IndexError("tensors used as indices must be long, int, byte or bool tensors")
     return [i if i is None or i.device == self.device else i.to(self.device) for i in indices]
 
 
