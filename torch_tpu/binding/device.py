@@ -171,7 +171,7 @@ def is_in_bad_fork() -> bool:
 
 def _with_index(x: Any) -> Any:
     """``x`` with the current index, if it is a tpu device that names none."""
-    if isinstance(x, str) and x == "tpu" or isinstance(x, torch.device) and x.type == "tpu" and x.index is None:
+    if (isinstance(x, str) and x == "tpu") or (isinstance(x, torch.device) and x.type == "tpu" and x.index is None):
         return torch.device("tpu", _current.index)
     return x
 

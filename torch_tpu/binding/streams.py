@@ -16,7 +16,6 @@ import torch
 from torch_tpu.binding import device as devices
 from torch_tpu.binding.registration import register
 
-
 _BaseStream, _BaseEvent = torch.Stream, torch.Event
 _DEVICE_TYPE = int(torch._C._autograd.DeviceType.PrivateUse1)  # type: ignore[attr-defined]
 
@@ -93,7 +92,7 @@ class Event(_BaseEvent):
         self, device: Any = None, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False
     ):
         if isinstance(device, bool):  # torch.tpu.Event(True), as in torch.cuda
-            device, enable_timing, blocking = None, device, enable_timing
+            device, enable_timing = None, device
         if interprocess:
             raise NotImplementedError("torch.tpu.Event: interprocess events are not supported")
         self.enable_timing = enable_timing

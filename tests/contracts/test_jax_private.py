@@ -1,0 +1,64 @@
+"""What the package relies on in JAX beyond its documented interface."""
+
+import pickle
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+def compiled(donate=()):
+    aval = jax.ShapeDtypeStruct((4,), np.float32)
+    return jax.jit(lambda x: [x + 1], donate_argnums=donate, keep_unused=True).lower(aval).compile()
+
+
+def test_enable_x64_is_a_scope():
+    assert jnp.arange(2).dtype == np.int32
+    with jax.enable_x64(True):
+        assert jnp.arange(2).dtype == np.int64
+    assert jnp.arange(2).dtype == np.int32
+
+
+def test_a_compiled_program_is_called_and_serialized():
+    from jax.experimental import serialize_executable
+
+    c = compiled()
+    parts = pickle.loads(pickle.dumps(serialize_executable.serialize(c)))
+    device = jax.local_devices()[0]
+    again = serialize_executable.deserialize_and_load(*parts, backend=device.client, execution_devices=[device])
+    assert np.asarray(again(jnp.ones(4))[0]).tolist() == [2, 2, 2, 2]
+
+
+def test_compiler_options_of_a_lowered_program():
+    lowered = jax.jit(lambda x: x * 2).lower(jax.ShapeDtypeStruct((4,), np.float32))
+    options = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
+    assert np.asarray(lowered.compile(compiler_options=options)(jnp.ones(4))).tolist() == [2] * 4
+    assert lowered.out_info.shape == (4,)
+
+
+def test_donation_deletes_the_operand():
+    x = jnp.ones(4) + 0
+    compiled(donate=(0,))(x)
+    assert x.is_deleted()
+
+
+def test_arrays_say_whether_they_are_ready():
+    x = jnp.ones(4)
+    jax.block_until_ready(x)
+    assert x.is_ready() and not x.is_deleted()
+
+
+def test_reference_counts_of_arrays_are_pythons():
+    """Donation rests on it: an array that nobody else holds has the references of its holder alone."""
+    x = jnp.ones(4)
+    before = sys.getrefcount(x)
+    held = [x]
+    assert sys.getrefcount(x) == before + 1
+    del held
+    assert sys.getrefcount(x) == before
+
+
+def test_platforms_and_device_counts_are_configurable():
+    assert hasattr(jax.config, "jax_platforms") and hasattr(jax.config, "jax_num_cpu_devices")
+    assert jax.errors.JaxRuntimeError.__mro__[1] is RuntimeError
