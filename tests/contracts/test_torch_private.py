@@ -15,7 +15,8 @@ class DLTensor(ctypes.Structure):
     _fields_ = [
         ("data", ctypes.c_uint64), ("kind", ctypes.c_int32), ("index", ctypes.c_int32), ("ndim", ctypes.c_int32),
         ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16), ("shape", ctypes.c_void_p),
-        ("strides", ctypes.c_void_p), ("byte_offset", ctypes.c_uint64), ("ctx", ctypes.c_void_p), ("deleter", ctypes.c_void_p),
+        ("strides", ctypes.c_void_p), ("byte_offset", ctypes.c_uint64), ("ctx", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p),
     ]  # fmt: skip
 
 
@@ -98,7 +99,9 @@ def test_module_conversion_asks_for_shallow_copy_compatibility():
     assert "torch._has_compatible_shallow_copy_type(" in source and "param.data = param_applied" in source
 
 
-@pytest.mark.parametrize("name", ["view", "unfold", "view_as_complex", "view_as_real", "set_.source_Storage_storage_offset"])
+@pytest.mark.parametrize(
+    "name", ["view", "unfold", "view_as_complex", "view_as_real", "set_.source_Storage_storage_offset"]
+)
 def test_cpu_view_kernels_take_any_device(name):
     kernel = torch.library.get_kernel(f"aten::{name}", "CPU")
     assert callable(kernel.call_boxed)

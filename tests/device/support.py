@@ -53,5 +53,7 @@ def run(code, *, fails=False, **environment):
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, env=env, timeout=300
     )
-    assert done.returncode == (1 if fails else 0), f"exit {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+    assert done.returncode == (1 if fails else 0), (
+        f"exit {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+    )
     return done.stdout, done.stderr

@@ -87,7 +87,9 @@ def test_what_is_not_cast():
         assert (ints @ ints).dtype == torch.int64
         assert torch.ones(2, 2).matmul(torch.ones(2, 2)).dtype == torch.float32  # CPU tensors are not tpu's
         assert torch.softmax(wide, 0).dtype == torch.float64
-        assert torch.sum(torch.ones(2, device="tpu", dtype=torch.bfloat16), dtype=torch.bfloat16).dtype == torch.bfloat16
+        assert (
+            torch.sum(torch.ones(2, device="tpu", dtype=torch.bfloat16), dtype=torch.bfloat16).dtype == torch.bfloat16
+        )
 
 
 def test_dtypes_and_nesting():

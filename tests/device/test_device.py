@@ -144,7 +144,8 @@ def test_two_devices():
             assert torch.empty(1, device="tpu").device.index == 1
             assert torch.ones(1).tpu().device.index == 1
             host = torch.ones(1)
-            for made in (host.to("tpu"), host.to(device="tpu"), host.to(torch.device("tpu")), torch.tensor(1, device="tpu"),
+            for made in (host.to("tpu"), host.to(device="tpu"), host.to(torch.device("tpu")),
+            torch.tensor(1, device="tpu"),
                          torch.as_tensor([1], device="tpu"), torch.asarray([1], device="tpu"), b.to("tpu"),
                          host.new_tensor([1], device="tpu"), torch.zeros_like(host, device="tpu"),
                          torch.nn.Linear(2, 2).to("tpu").weight, torch.nn.Linear(2, 2, device="tpu").weight):

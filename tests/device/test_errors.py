@@ -50,7 +50,9 @@ SHAPES = {
     "mask shape": lambda d: torch.ones(2, device=d)[torch.ones(3, device=d, dtype=torch.bool)],
     "negative size": lambda d: torch.empty(-1, device=d),
     "max of nothing": lambda d: torch.empty(0, device=d).max(),
-    "cross entropy": lambda d: torch.nn.functional.cross_entropy(torch.ones(2, 3, device=d), torch.ones(3, device=d).long()),
+    "cross entropy": lambda d: torch.nn.functional.cross_entropy(
+        torch.ones(2, 3, device=d), torch.ones(3, device=d).long()
+    ),
     "backward of a vector": lambda d: torch.ones(2, device=d, requires_grad=True).mul(2).backward(),
 }
 
@@ -143,7 +145,9 @@ def test_a_damaged_program_cache(tmp_path):
     assert run(USE, TORCH_TPU_CACHE_DIR=str(tmp_path / "c"))[0].startswith("0\n")
 
 
-@pytest.mark.parametrize("mode, words", [(0o770, "can be written by other users"), (0o707, "can be written by other users")])
+@pytest.mark.parametrize(
+    "mode, words", [(0o770, "can be written by other users"), (0o707, "can be written by other users")]
+)
 def test_a_cache_that_others_can_write(tmp_path, mode, words):
     folder = tmp_path / "c"
     folder.mkdir()

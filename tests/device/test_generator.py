@@ -51,12 +51,14 @@ def test_the_other_devices_generator_is_refused(name):
 
 
 @pytest.mark.parametrize("draw", [
-    lambda g: torch.rand(2, generator=g), lambda g: torch.randn(2, generator=g), lambda g: torch.randperm(3, generator=g),
+    lambda g: torch.rand(2, generator=g), lambda g: torch.randn(2, generator=g),
+    lambda g: torch.randperm(3, generator=g),
     lambda g: torch.randint(0, 5, (2,), generator=g), lambda g: torch.empty(2).normal_(generator=g),
     lambda g: torch.empty(2).uniform_(generator=g), lambda g: torch.bernoulli(torch.ones(2), generator=g),
     lambda g: torch.multinomial(torch.ones(3), 1, generator=g), lambda g: torch.normal(0.0, 1.0, (2,), generator=g),
     lambda g: torch.empty(2).exponential_(generator=g), lambda g: torch.poisson(torch.ones(2), generator=g),
-    lambda g: torch.normal(torch.zeros(2), torch.ones(2), generator=g), lambda g: torch.empty(2).bernoulli_(generator=g),
+    lambda g: torch.normal(torch.zeros(2), torch.ones(2), generator=g),
+    lambda g: torch.empty(2).bernoulli_(generator=g),
     lambda g: torch.empty(2).geometric_(0.5, generator=g), lambda g: torch.empty(2).cauchy_(generator=g),
     lambda g: torch.nn.init.normal_(torch.empty(2), generator=g),
 ])  # fmt: skip

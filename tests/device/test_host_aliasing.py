@@ -7,9 +7,11 @@ import torch
 SIZES = [1, 7, 64, 4096, 100_003]
 INTO = {
     "to": lambda t: t.to("tpu"), "non_blocking": lambda t: t.to("tpu", non_blocking=True),
-    "copy_": lambda t: torch.empty_like(t, device="tpu").copy_(t), "tensor": lambda t: torch.tensor(t.numpy(), device="tpu"),
+    "copy_": lambda t: torch.empty_like(t, device="tpu").copy_(t),
+    "tensor": lambda t: torch.tensor(t.numpy(), device="tpu"),
     "from_numpy": lambda t: torch.from_numpy(t.numpy()).to("tpu"), "pinned": lambda t: t.pin_memory().to("tpu"),
-    "asarray": lambda t: torch.asarray(t.numpy(), device="tpu"), "as_tensor": lambda t: torch.as_tensor(t, device="tpu"),
+    "asarray": lambda t: torch.asarray(t.numpy(), device="tpu"),
+    "as_tensor": lambda t: torch.as_tensor(t, device="tpu"),
     "copy_ into a part": lambda t: torch.zeros(2, t.numel(), device="tpu")[1].copy_(t, non_blocking=True),
     "Parameter": lambda t: torch.nn.Parameter(t).to("tpu").data,
 }  # fmt: skip
@@ -67,7 +69,8 @@ def test_clones_do_not_share():
 
 def test_strided_sources():
     base = torch.arange(24.0).view(2, 3, 4)
-    for view in (base.t() if base.ndim == 2 else base.transpose(0, 2), base[:, 1], base[..., ::2], base.permute(2, 0, 1),
+    for view in (base.t() if base.ndim == 2 else base.transpose(0, 2), base[:, 1], base[..., ::2],
+    base.permute(2, 0, 1),
                  base[0].expand(5, 3, 4), base[:, :0], base.flip(0), base[1, 2, 3]):  # fmt: skip
         there = view.to("tpu")
         assert torch.equal(there.cpu(), view) and there.stride() == view.to("cpu", copy=True).stride()

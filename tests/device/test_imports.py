@@ -19,7 +19,9 @@ def test_import_torch_prints_nothing_and_imports_no_jax():
     assert (out, err) == ("", "")
 
 
-@pytest.mark.parametrize("first", ["import torch_tpu", "import torch", "import torch.tpu", "from torch_tpu import Event"])
+@pytest.mark.parametrize(
+    "first", ["import torch_tpu", "import torch", "import torch.tpu", "from torch_tpu import Event"]
+)
 def test_any_order_of_imports(first):
     _, err = run(f"""
         {first}

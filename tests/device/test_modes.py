@@ -26,7 +26,7 @@ def mode(name):
 def test_reported_by_the_next_synchronization(name):
     for wait in (torch.tpu.synchronize, torch.accelerator.synchronize, lambda: torch.ones(1, device="tpu").item(),
                  lambda: torch.ones(1, device="tpu").cpu(), lambda: repr(torch.ones(1, device="tpu"))):  # fmt: skip
-        with pytest.raises((IndexError, RuntimeError), match="out of (range|bounds)"):
+        with pytest.raises((IndexError, RuntimeError), match=r"out of (range|bounds)"):
             BAD[name](torch.zeros(4, device="tpu"))
             wait()
         torch.tpu.synchronize()  # reported once

@@ -71,7 +71,8 @@ def test_no_gradient_stays_none_and_frozen_stays_frozen():
 
 
 @pytest.mark.parametrize("convert, dtype", [
-    (lambda m: m.half(), torch.float16), (lambda m: m.bfloat16(), torch.bfloat16), (lambda m: m.double(), torch.float64),
+    (lambda m: m.half(), torch.float16), (lambda m: m.bfloat16(), torch.bfloat16),
+    (lambda m: m.double(), torch.float64),
     (lambda m: m.to(torch.bfloat16), torch.bfloat16), (lambda m: m.to("cpu").half().to("tpu"), torch.float16),
     (lambda m: m.to("tpu", torch.float16), torch.float16),
 ])  # fmt: skip

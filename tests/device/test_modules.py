@@ -60,11 +60,13 @@ CASES = {
     "PReLU": (lambda: nn.PReLU(4), [r(3, 4)]),
     "activations": (
         lambda: nn.Sequential(
-            nn.GELU(), nn.SiLU(), nn.Mish(), nn.ELU(), nn.SELU(), nn.Softplus(), nn.Hardswish(), nn.LeakyReLU(), nn.Tanh(),
+            nn.GELU(), nn.SiLU(), nn.Mish(), nn.ELU(), nn.SELU(), nn.Softplus(), nn.Hardswish(),
+            nn.LeakyReLU(), nn.Tanh(),
             nn.Hardtanh(), nn.Softsign(), nn.LogSigmoid(), nn.CELU(), nn.ReLU6(), nn.Hardshrink(0.01), nn.Tanhshrink(),
         ), [r(6, 5)],
     ),
-    "AdaptiveLogSoftmax": (lambda: nn.AdaptiveLogSoftmaxWithLoss(6, 10, [3, 6]), [r(4, 6), lambda: torch.tensor([0, 4, 7, 9])]),
+    "AdaptiveLogSoftmax": (lambda: nn.AdaptiveLogSoftmaxWithLoss(6, 10, [3, 6]),
+    [r(4, 6), lambda: torch.tensor([0, 4, 7, 9])]),
     "CosineSimilarity": (lambda: nn.CosineSimilarity(), [r(3, 4), lambda: torch.ones(3, 4)]),
     "PairwiseDistance": (lambda: nn.PairwiseDistance(), [r(3, 4), lambda: torch.ones(3, 4)]),
 }  # fmt: skip
@@ -93,7 +95,11 @@ def test_as_on_cpu(name):
 
 
 LOSSES = {
-    "CrossEntropy": (lambda: nn.CrossEntropyLoss(label_smoothing=0.1, ignore_index=1), r(4, 5), lambda: torch.tensor([0, 1, 4, 2])),
+    "CrossEntropy": (
+        lambda: nn.CrossEntropyLoss(label_smoothing=0.1, ignore_index=1),
+        r(4, 5),
+        lambda: torch.tensor([0, 1, 4, 2]),
+    ),
     "CrossEntropy soft": (nn.CrossEntropyLoss, r(4, 5), lambda: torch.full((4, 5), 0.2)),
     "NLL": (nn.NLLLoss, r(4, 5), lambda: torch.tensor([0, 1, 4, 2])),
     "MSE": (nn.MSELoss, r(4, 5), lambda: torch.zeros(4, 5)),

@@ -9,7 +9,8 @@ from device.support import check
 
 OPTIMIZERS = {
     "SGD": {"lr": 0.05, "momentum": 0.9, "nesterov": True, "weight_decay": 0.01}, "Adam": {"lr": 0.01, "amsgrad": True},
-    "AdamW": {"lr": 0.01}, "Adamax": {"lr": 0.01}, "NAdam": {"lr": 0.01}, "RAdam": {"lr": 0.01}, "Adagrad": {"lr": 0.05},
+    "AdamW": {"lr": 0.01}, "Adamax": {"lr": 0.01}, "NAdam": {"lr": 0.01}, "RAdam": {"lr": 0.01},
+    "Adagrad": {"lr": 0.05},
     "Adadelta": {"lr": 1.0}, "RMSprop": {"lr": 0.01, "momentum": 0.5, "centered": True}, "Rprop": {"lr": 0.01},
     "ASGD": {"lr": 0.05}, "Adafactor": {"lr": 0.01}, "Muon": {"lr": 0.01}, "LBFGS": {"lr": 0.5, "max_iter": 4},
     "SparseAdam": None,  # takes sparse gradients, which tpu has none of

@@ -66,8 +66,12 @@ def test_a_dataset_on_the_device():
 
 
 def test_shuffling_with_a_generator():
-    order = [b.tolist() for b in DataLoader(torch.arange(8), 4, shuffle=True, generator=torch.Generator().manual_seed(1))]
-    again = [b.tolist() for b in DataLoader(torch.arange(8), 4, shuffle=True, generator=torch.Generator().manual_seed(1))]
+    order = [
+        b.tolist() for b in DataLoader(torch.arange(8), 4, shuffle=True, generator=torch.Generator().manual_seed(1))
+    ]
+    again = [
+        b.tolist() for b in DataLoader(torch.arange(8), 4, shuffle=True, generator=torch.Generator().manual_seed(1))
+    ]
     assert order == again
 
 

@@ -57,7 +57,7 @@ def test_views_print_without_programs():
 
 def test_formatting_and_options():
     t = torch.tensor(2.5, device="tpu")
-    assert f"{t:.2f}" == "2.50" and f"{t}" == "2.5" and "%.1f" % t == "2.5"
+    assert f"{t:.2f}" == "2.50" and f"{t}" == "2.5" and f"{t:.1f}" == "2.5"
     with torch._tensor_str.printoptions(precision=2, sci_mode=False):
         assert "1.23" in repr(torch.tensor([1.2345], device="tpu"))
 

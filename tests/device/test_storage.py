@@ -1,6 +1,7 @@
-"""Storages: made, sized, read, shared and exchanged from Python, where PyTorch's own code would crash or read nothing."""
+"""Storages: made, sized, read, shared and exchanged from Python, where PyTorch's code would crash or read nothing."""
 
 import copy
+import itertools
 
 import pytest
 import torch
@@ -86,7 +87,7 @@ def test_addresses_are_unique_and_shared_by_views():
 def test_addresses_do_not_overlap():
     ts = [torch.empty(n, dtype=torch.uint8, device="tpu") for n in (0, 1, 511, 512, 513, 10**6, 3, 2**33)]
     spans = sorted((t.untyped_storage().data_ptr(), t.untyped_storage().nbytes()) for t in ts)
-    assert all(a + n <= b for (a, n), (b, _) in zip(spans, spans[1:]))
+    assert all(a + n <= b for (a, n), (b, _) in itertools.pairwise(spans))
 
 
 def test_copy_between_storages():
@@ -191,7 +192,8 @@ def test_a_storage_made_by_another_route_finds_its_data():
 
 def test_nbytes_of_views_and_strides():
     for t in (torch.empty(3, 4), torch.empty(3, 4).t(), torch.empty_strided((2, 3), (7, 2)), torch.empty(4, 3)[1:],
-              torch.empty(2, 3, 4, 5, memory_format=torch.channels_last), torch.empty(0, 5), torch.empty(())):  # fmt: skip
+              torch.empty(2, 3, 4, 5, memory_format=torch.channels_last), torch.empty(0, 5),
+              torch.empty(())):  # fmt: skip
         d = torch.empty_strided(t.shape, t.stride(), device="tpu")
         assert d.stride() == t.stride() and d.untyped_storage().nbytes() >= d.numel() * 4
         assert d.nbytes == t.nbytes and d.element_size() == 4

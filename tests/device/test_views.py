@@ -62,8 +62,12 @@ WRITES = {
     "out of mm": lambda b: torch.mm(b[:2, :2], b[:2, :2], out=b[2:, 4:]),
     "foreach": lambda b: torch._foreach_add_(list(b.unbind(0)), 1.0),
     "masked_fill_": lambda b: b.t().masked_fill_(b.t() > 5, 0),
-    "index_add_": lambda b: b.t().index_add_(0, torch.tensor([1, 1], device=b.device), torch.ones(2, 4, device=b.device)),
-    "index_copy_": lambda b: b[:, :3].index_copy_(0, torch.tensor([2], device=b.device), torch.ones(1, 3, device=b.device)),
+    "index_add_": lambda b: b.t().index_add_(
+        0, torch.tensor([1, 1], device=b.device), torch.ones(2, 4, device=b.device)
+    ),
+    "index_copy_": lambda b: b[:, :3].index_copy_(
+        0, torch.tensor([2], device=b.device), torch.ones(1, 3, device=b.device)
+    ),
     "scatter_": lambda b: b[1:].scatter_(1, torch.tensor([[2], [0]], device=b.device), 9.0),
     "clamp_": lambda b: b[:, ::2].clamp_(3, 9),
     "swap rows": lambda b: b.__setitem__([0, 1], b[[1, 0]]),
@@ -106,7 +110,8 @@ def test_complex_views_alias():
 
 
 @pytest.mark.parametrize("source, target", [
-    (torch.float32, torch.int32), (torch.float32, torch.uint8), (torch.int64, torch.float32), (torch.uint8, torch.int32),
+    (torch.float32, torch.int32), (torch.float32, torch.uint8), (torch.int64, torch.float32),
+    (torch.uint8, torch.int32),
     (torch.bfloat16, torch.int16), (torch.complex64, torch.float32), (torch.int32, torch.int64),
 ])  # fmt: skip
 def test_views_of_another_dtype_alias(source, target):
@@ -125,7 +130,7 @@ def test_expanded():
     x.add_(1)
     assert e.tolist() == [[1] * 4, [2] * 4, [3] * 4]
     assert e.contiguous().stride() == (4, 1) and e.sum().item() == 24
-    with pytest.raises(RuntimeError, match="single memory location|overlap"):
+    with pytest.raises(RuntimeError, match="single memory location"):
         e.add_(1)
 
 
@@ -155,15 +160,19 @@ def test_swapping_data_is_seen_by_aliases_as_in_pytorch():
         assert alias.tolist() == [0, 0] and detached.tolist() == [1, 1], device
 
 
-@pytest.mark.parametrize("memory_format, shape", [(torch.channels_last, (2, 3, 4, 5)), (torch.channels_last_3d, (2, 3, 2, 4, 5))])
+@pytest.mark.parametrize(
+    "memory_format, shape", [(torch.channels_last, (2, 3, 4, 5)), (torch.channels_last_3d, (2, 3, 2, 4, 5))]
+)
 def test_channels_last(memory_format, shape):
     host = torch.arange(float(torch.Size(shape).numel())).view(shape)
     there = host.to("tpu")
     for f in (
         lambda t: t.contiguous(memory_format=memory_format), lambda t: t.to(memory_format=memory_format),
-        lambda t: t.to(memory_format=memory_format) + 1, lambda t: torch.empty_like(t, memory_format=memory_format).fill_(1),
+        lambda t: t.to(memory_format=memory_format) + 1,
+        lambda t: torch.empty_like(t, memory_format=memory_format).fill_(1),
         lambda t: t.to(memory_format=memory_format).clone(), lambda t: t.to(memory_format=memory_format)[:, 1],
-        lambda t: t.to(memory_format=memory_format).contiguous(), lambda t: t.clone(memory_format=memory_format).relu_(),
+        lambda t: t.to(memory_format=memory_format).contiguous(),
+        lambda t: t.clone(memory_format=memory_format).relu_(),
         lambda t: t.to(memory_format=memory_format).to("cpu").to(t.device),
     ):  # fmt: skip
         check(f(there), f(host))
@@ -205,7 +214,8 @@ def test_in_place_types():
 @pytest.mark.parametrize("bad", [
     lambda b: b.view(5), lambda b: b.t().view(-1), lambda b: b[9], lambda b: b[:, 7], lambda b: b.select(0, 4),
     lambda b: b.narrow(0, 3, 3), lambda b: b.as_strided((9, 9), (9, 1)), lambda b: b.unflatten(1, (4, 2)),
-    lambda b: b.view(torch.int8).view(4, 7), lambda b: b.squeeze(5), lambda b: b.expand(3, 6), lambda b: b.unfold(0, 9, 1),
+    lambda b: b.view(torch.int8).view(4, 7), lambda b: b.squeeze(5), lambda b: b.expand(3, 6),
+    lambda b: b.unfold(0, 9, 1),
     lambda b: b.permute(0, 0), lambda b: torch.view_as_complex(b[:, :1]), lambda b: b.as_strided((2,), (-1,)),
     lambda b: b.reshape(-1, 7), lambda b: b.diagonal(0, 0, 0), lambda b: b.chunk(0),
 ])  # fmt: skip

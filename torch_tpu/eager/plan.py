@@ -56,8 +56,23 @@ class Plan:
     """Runs one program for operands of one kind."""
 
     __slots__ = (
-        "_programs", "call", "device", "donatable", "factories", "layouts", "needs_key", "numbers", "single", "skipped", "slots",
-        "made_as", "make", "spec", "starts", "template", "trace",
+        "_programs",
+        "call",
+        "device",
+        "donatable",
+        "factories",
+        "layouts",
+        "made_as",
+        "make",
+        "needs_key",
+        "numbers",
+        "single",
+        "skipped",
+        "slots",
+        "spec",
+        "starts",
+        "template",
+        "trace",
     )  # fmt: skip
 
     def __init__(self, spec: Spec, trace: Trace):
@@ -76,9 +91,7 @@ class Plan:
             for s in (trace.slots[i] for i in trace.operand_slots) if s.view.starts
         )  # fmt: skip
         self.layouts = trace.out_layouts
-        self.factories = tuple(
-            binding_tensor.factory(m.size, m.stride, m.dtype, trace.device) for m in trace.outs
-        )
+        self.factories = tuple(binding_tensor.factory(m.size, m.stride, m.dtype, trace.device) for m in trace.outs)
         self.template = trace.template
         self.single = len(self.template) == 1 and not trace.mutated_slots and not spec.list_return
         self._programs: dict[tuple[int, ...], programs.Program] = {}
@@ -91,7 +104,11 @@ class Plan:
     def program(self, donate: tuple[int, ...]) -> programs.Program:
         found = self._programs.get(donate)
         if found is None:
-            found = self._programs[donate] = self.trace.compile(donate)
+            try:
+                found = self._programs[donate] = self.trace.compile(donate)
+            except TypeError as e:  # JAX's word for a dtype that an operation does not take
+                types = ", ".join(str(s.dtype) for s in self.slots)
+                raise NotImplementedError(f"{self.spec.name} is not implemented for {types}: {e}") from e
         return found
 
     def run(self, arrays: list[Any], numbers: Sequence[Any], key: Any, targets: Sequence[Buffer]) -> Any:
@@ -143,7 +160,8 @@ class Plan:
         n, m = len(self.factories), len(self.trace.mutated_slots)
         for at, value in zip(self.trace.written_order(donate), results[:m], strict=True):
             targets[at].set(value, self.slots[self.trace.mutated_slots[at]].layout)
-        for report, (message, error) in zip(results[n + m :], program.notes or (), strict=True):
+        notes: tuple[tuple[str, str], ...] = program.notes or ()
+        for report, (message, error) in zip(results[n + m :], notes, strict=True):
             modes.expect(report, message, getattr(builtins, error))
         if modes.state.blocking:
             with errors.translated(self.spec.name, self.device):
@@ -248,7 +266,9 @@ class Trace:
         avals += [aval((), n.dtype) for n in self.numbers]
         if self.spec.lowering.rng:
             avals.append(aval((2,), np.dtype(np.uint32)))
-        avals += [aval((len(s.view.starts),), views.starts_operand((), s.layout).dtype) for s in operand if s.view.starts]
+        avals += [
+            aval((len(s.view.starts),), views.starts_operand((), s.layout).dtype) for s in operand if s.view.starts
+        ]
         return programs.cache.get(
             self.key(donate), self.spec.name, lambda *a: self._body(found, donate, *a), avals, donate,
             notes=lambda: tuple(found), device=self.device,
@@ -406,7 +426,7 @@ def _slot(p: Param, t: torch.Tensor) -> Slot:
             "unsupported operation: more than one element of the written-to tensor refers to a single memory location. "
             "Please clone() the tensor before performing the operation."
         )
-    view = views.solve(layout, size, stride, t.storage_offset(), dtypes.to_jax(t.dtype))
+    view = views.solve(layout, size, stride, int(t.storage_offset()), dtypes.to_jax(t.dtype))
     return Slot(p.name, view, layout, size, stride, t.dtype, p.mutated)
 
 

@@ -154,6 +154,8 @@ def _scaled_sum(self: Any, result: Any, beta: Any, alpha: Any) -> Any:
 
 @register("aten::mm", "aten::bmm", "aten::mv", "aten::_int_mm", precision=True)
 def mm(self: Any, mat2: Any) -> Any:
+    if self.dtype != mat2.dtype:
+        raise RuntimeError(f"expected m1 and m2 to have the same dtype, but got: {self.dtype} != {mat2.dtype}")
     if mat2.ndim == 1:
         return contract(self, mat2, (1,), (0,))
     return product(self, mat2)

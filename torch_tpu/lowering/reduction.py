@@ -133,11 +133,15 @@ def aminmax(self: Any, *, dim: int | None = None, keepdim: bool = False) -> tupl
 
 @register("aten::max")
 def max_(self: Any) -> Any:
+    if not self.size:
+        raise RuntimeError("max(): Expected reduction dim to be specified for input.numel() == 0.")
     return _max(self, None, False)
 
 
 @register("aten::min")
 def min_(self: Any) -> Any:
+    if not self.size:
+        raise RuntimeError("min(): Expected reduction dim to be specified for input.numel() == 0.")
     return _min(self, None, False)
 
 
