@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 from torch_tpu.binding import tensor as binding_tensor
 from torch_tpu.eager import kernels, modes, views
 from torch_tpu.eager import plan as plans_module
+from torch_tpu.eager.spec import Spec, spec_for
 from torch_tpu.lowering import dtypes
 from torch_tpu.runtime import buffers, platform, transfer
 from torch_tpu.runtime.buffers import Buffer
@@ -73,7 +75,9 @@ def resize_(self: torch.Tensor, size: Any, memory_format: Any = None) -> torch.T
         stride = torch.empty(size, device="meta", memory_format=memory_format).stride()
     numel = 0 if 0 in size else 1 + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
     buffer = binding_tensor.buffer_of(self)
-    resize_buffer(buffer, self.untyped_storage(), (self.storage_offset() + numel) * self.element_size(), self.dtype)
+    resize_buffer(
+        buffer, self.untyped_storage(), (int(self.storage_offset()) + numel) * self.element_size(), self.dtype
+    )
     self.data = binding_tensor.view(self, size, stride, 0)
     return self
 
@@ -104,7 +108,7 @@ def set_nbytes(buffer: Buffer, storage: torch.UntypedStorage, nbytes: int, dtype
 
 def _view_of(t: torch.Tensor) -> tuple[Buffer, views.View]:
     buffer = binding_tensor.buffer_of(t)
-    v = views.solve(buffer.layout, tuple(t.shape), t.stride(), t.storage_offset(), dtypes.to_jax(t.dtype))
+    v = views.solve(buffer.layout, tuple(t.shape), t.stride(), int(t.storage_offset()), dtypes.to_jax(t.dtype))
     return buffer, v
 
 
@@ -135,9 +139,11 @@ def to_host(t: torch.Tensor) -> torch.Tensor:
     if not _worth_fetching(buffer, t.nbytes):
         t = contiguous_copy(t)
         buffer = binding_tensor.buffer_of(t)
+    views.solve(buffer.layout, shape, t.stride(), t.storage_offset(), dtype)  # raises outside of the storage
     raw = _flat(buffer).view(np.uint8)
     steps = tuple(s * dtype.itemsize for s in t.stride())
-    values = np.ndarray(shape, dtype, raw, t.storage_offset() * dtype.itemsize, steps) if t.numel() else np.empty(shape, dtype)
+    offset = int(t.storage_offset()) * dtype.itemsize
+    values = np.ndarray(shape, dtype, raw, offset, steps) if t.numel() else np.empty(shape, dtype)
     inverse = [arranged[1].index(i) for i in range(t.ndim)]
     return transfer.tensor_from(values.transpose(arranged[1]), t.dtype).permute(inverse)
 
@@ -167,12 +173,37 @@ def _flat(buffer: Buffer) -> np.ndarray:
 def _flat_bytes(buffer: Buffer, dtype: np.dtype) -> np.ndarray:
     """The buffer's elements, in storage order, as ``dtype``; waits for them."""
     flat = _flat(buffer)
-    return flat if flat.dtype == dtype else flat.view(np.uint8)[: flat.nbytes // dtype.itemsize * dtype.itemsize].view(dtype)
+    if flat.dtype == dtype:
+        return flat
+    return flat.view(np.uint8)[: flat.nbytes // dtype.itemsize * dtype.itemsize].view(dtype)
+
+
+def resolved(t: torch.Tensor) -> torch.Tensor:
+    """``t`` with its conjugate and negative bits carried out.
+
+    PyTorch hands lazily conjugated or negated tensors to copies and to matrix products; other operators get them
+    carried out.
+    """
+    if t.is_conj():
+        return torch.ops.aten._conj_physical(resolved(t.conj()))
+    if t.is_neg():
+        return torch.ops.aten.neg(t._neg_view())
+    return t
+
+
+def _lazy(t: torch.Tensor) -> bool:
+    return t.is_conj() or t.is_neg()
 
 
 def copy_(self: torch.Tensor, src: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
     """``self`` gets the values of ``src``, in its own dtype; either may be on the host."""
     here, there = self.device, src.device
+    if here.type == "tpu" and _lazy(self):
+        src = src.to(self.dtype)
+        raw, value = (self.conj(), src.conj()) if self.is_conj() else (self._neg_view(), src.neg())
+        copy_(raw, value)
+        return self
+    src = resolved(src)
     if here.type == "tpu" and there == here:
         return device_copy_(self, src)
     if here.type == "cpu" and there.type == "tpu":
@@ -196,7 +227,8 @@ def _fill_from_host(self: torch.Tensor, src: torch.Tensor) -> torch.Tensor:
     if src.shape != self.shape:
         src = src.expand(self.shape)
     if whole and arranged is not None and buffer.layout.dtype == dtypes.to_jax(self.dtype):
-        buffer.set(transfer.to_device(src.permute(arranged[1]), buffer.layout.dtype, buffer.layout.device), buffer.layout)
+        layout = buffer.layout
+        buffer.set(transfer.to_device(src.permute(arranged[1]), layout.dtype, layout.device), layout)
         return self
     return device_copy_(self, from_host(src, self.get_device()))
 
@@ -207,6 +239,7 @@ def to_copy(
 ) -> torch.Tensor:  # fmt: skip
     """A copy on ``device`` in ``dtype``: what ``Tensor.to`` comes to."""
     _check_options("aten::_to_copy", layout, False)
+    self = resolved(self)
     target = self.device if device is None else torch.device(device)
     if target.type == "tpu" and target.index is None:
         target = torch.device("tpu", self.device.index if self.device.type == "tpu" else _index_of(None))
@@ -227,7 +260,7 @@ def to_copy(
     return copy_(out, self)
 
 
-_shared: dict[Any, binding_tensor.Factory | None] = {}
+_shared: dict[Any, binding_tensor.Factory | plans_module.Plan] = {}
 
 
 def clone(self: torch.Tensor, *, memory_format: Any = None) -> torch.Tensor:
@@ -236,16 +269,20 @@ def clone(self: torch.Tensor, *, memory_format: Any = None) -> torch.Tensor:
     buffer = binding_tensor.buffer_of(self)
     layout = buffer.layout
     key = (self.shape, self.stride(), self.storage_offset(), self.dtype, layout, memory_format)
+    array = buffer.array if buffer.array is not None else buffer.force()
     try:
-        factory = _shared[key]
+        how = _shared[key]
     except KeyError:
-        factory = _shared[key] = _sharing_factory(self, layout, memory_format)
-    if factory is None:
-        return device_clone(self, memory_format=memory_format)
-    return factory.make(Buffer(layout, buffer.force()))
+        how = _shared[key] = _how_to_clone(self, layout, memory_format)
+    if isinstance(how, binding_tensor.Factory):
+        return how.make(Buffer(layout, array))
+    return how.run([array], (), None, ())
 
 
-def _sharing_factory(t: torch.Tensor, layout: buffers.Layout, memory_format: Any) -> binding_tensor.Factory | None:
+def _how_to_clone(
+    t: torch.Tensor, layout: buffers.Layout, memory_format: Any
+) -> binding_tensor.Factory | plans_module.Plan:
+    """A factory where the copy may share the array, else the plan that copies."""
     if len(_shared) > 50_000:
         _shared.clear()
     like = torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device="meta")
@@ -253,7 +290,7 @@ def _sharing_factory(t: torch.Tensor, layout: buffers.Layout, memory_format: Any
     arranged = views.arrangement(tuple(t.shape), stride)
     same = arranged is not None and arranged[0] == layout.shape and stride == t.stride() and t.storage_offset() == 0
     if not same or layout.dtype != dtypes.to_jax(t.dtype):
-        return None
+        return plans_module.make(clone_spec(), {"self": t, "memory_format": memory_format})
     return binding_tensor.factory(tuple(t.shape), stride, t.dtype, layout.device)
 
 
@@ -265,6 +302,7 @@ def contiguous_copy(t: torch.Tensor) -> torch.Tensor:
 def local_scalar_dense(self: torch.Tensor) -> Any:
     """The one value of a one-element tensor, as a Python number; waits for it."""
     modes.raise_failed()
+    self = resolved(self)
     buffer = binding_tensor.buffer_of(self)
     offset = self.storage_offset()
     if buffer.layout.numel > _READ_WHOLE and platform.name() != "cpu":
@@ -285,9 +323,15 @@ def _unset(*args: Any, **kwargs: Any) -> Any:
     raise RuntimeError("torch_tpu is not loaded")
 
 
+@functools.cache
+def clone_spec() -> Spec:
+    found = spec_for(torch.ops.aten.clone.default)
+    assert found is not None
+    return found
+
+
 # Kernels derived from lowerings, set when they are registered.
 device_copy_: Callable[..., torch.Tensor] = _unset
-device_clone: Callable[..., torch.Tensor] = _unset
 device_to_copy: Callable[..., torch.Tensor] = _unset
 
 
