@@ -19,6 +19,9 @@ from torch_tpu.lowering import dtypes, registry
 
 registry.load_all()
 
+# What the product compiles small programs with: compiling takes most of the time of these tests.
+OPTIONS = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
+
 # Units of rounding a result may be away from PyTorch's, relative and absolute, by dtype of the result.
 TOLERANCE = {
     torch.float16: (1e-3, 1e-3),
@@ -80,7 +83,7 @@ def run(name: str, *args: Any, key: Any = None, **kwargs: Any) -> list[torch.Ten
 
         if lowering.rng and key is None:
             key = jax.random.key(0)
-        results = jax.jit(traced)(arrays, key)
+        results = jax.jit(traced).lower(arrays, key).compile(compiler_options=OPTIONS)(arrays, key)
         return [to_tensor(r) for r in results]
 
 
@@ -102,7 +105,7 @@ def check(name: str, *args: Any, rtol: float | None = None, atol: float | None =
             allowed = torch.maximum(a + r * _wide(judge).abs(), 2 * cpu)
             if bool((~(wrong > allowed)).all()) and bool((_wide(g).isnan() == _wide(e).isnan()).all()):
                 continue
-        torch.testing.assert_close(g, e, rtol=r, atol=a, equal_nan=True, msg=lambda m: f"{name} result {i}: {m}")
+        torch.testing.assert_close(g, e, rtol=r, atol=a, equal_nan=True, msg=lambda m, i=i: f"{name} result {i}: {m}")
 
 
 def _flat(x: Any) -> list[torch.Tensor]:
@@ -134,7 +137,9 @@ def _is_operand(lowering: registry.Lowering, name: str, kind: str, value: Any, d
 
 
 def _operand_dtype(value: Any, results: list[torch.Tensor], bound: dict[str, Any], wide: bool) -> Any:
-    tensors = [t for v in bound.values() for t in (v if isinstance(v, (list, tuple)) else [v]) if isinstance(t, torch.Tensor)]
+    tensors = [
+        t for v in bound.values() for t in (v if isinstance(v, (list, tuple)) else [v]) if isinstance(t, torch.Tensor)
+    ]
     wide = wide or any(t.dtype in (torch.float64, torch.complex128) for t in [*results, *tensors])
     if isinstance(value, complex):
         return np.complex128 if wide else np.complex64
