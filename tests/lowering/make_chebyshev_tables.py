@@ -83,9 +83,7 @@ TABLES: dict[str, Callable[[mp.mpf], mp.mpf]] = {
     "J0": on(0, 64, root_of(lambda x: mp.besselj(0, x))),
     "J1": on(0, 64, root_of(lambda x: mp.besselj(1, x) / x)),
     "Y0": on(0, 64, root_of(lambda x: mp.bessely(0, x) - TWO_OVER_PI * mp.log(x) * mp.besselj(0, x))),
-    "Y1": on(
-        0, 64, root_of(lambda x: (mp.bessely(1, x) - TWO_OVER_PI * (mp.log(x) * mp.besselj(1, x) - 1 / x)) / x)
-    ),
+    "Y1": on(0, 64, root_of(lambda x: (mp.bessely(1, x) - TWO_OVER_PI * (mp.log(x) * mp.besselj(1, x) - 1 / x)) / x)),
     "P0": on(0, 1, modulus(0, False)),
     "Q0": on(0, 1, modulus(0, True)),
     "P1": on(0, 1, modulus(1, False)),

@@ -66,7 +66,9 @@ def test_forward(name, args, kwargs, dtype):
     check(f"aten::{name}", torch.tensor(POINTS, dtype=dtype), *args, **kwargs)
 
 
-@pytest.mark.parametrize("name", ["relu", "silu", "sigmoid", "tanh", "hardtanh", "leaky_relu", "softshrink", "hardshrink"])
+@pytest.mark.parametrize(
+    "name", ["relu", "silu", "sigmoid", "tanh", "hardtanh", "leaky_relu", "softshrink", "hardshrink"]
+)
 def test_nan_and_infinity(name):
     x = torch.tensor(EDGE)
     check(f"aten::{name}", x)

@@ -43,7 +43,11 @@ def test_max_pool2d(dtype, case, shape):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int64])
 def test_max_pool3d(dtype):
-    cases = [([2, 3, 1], [2, 1, 2], [1, 1, 0], [1, 1, 1], True), ([2], [], [0], [2], False), ([3], [1], [1], [1], False)]
+    cases = [
+        ([2, 3, 1], [2, 1, 2], [1, 1, 0], [1, 1, 1], True),
+        ([2], [], [0], [2], False),
+        ([3], [1], [1], [1], False),
+    ]
     for case in cases:
         x = make((1, 2, 5, 6, 4), dtype)
         check("aten::max_pool3d_with_indices", x, *case)

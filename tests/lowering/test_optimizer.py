@@ -48,7 +48,8 @@ def test_adam(name, amsgrad, maximize, decay, scale, tensor_lr, step, dtype):
     largest = tensors(dtype, positive=True) if amsgrad else []
     check(
         op, tensors(dtype), tensors(dtype), tensors(dtype), tensors(dtype, positive=True), largest, steps(step),
-        lr=lr, beta1=0.9, beta2=0.99, weight_decay=decay, eps=1e-8, amsgrad=amsgrad, maximize=maximize, **scaling(scale),
+        lr=lr, beta1=0.9, beta2=0.99, weight_decay=decay, eps=1e-8, amsgrad=amsgrad, maximize=maximize,
+        **scaling(scale),
     )  # fmt: skip
 
 

@@ -60,9 +60,11 @@ def test_complex(name, dtype):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize(
     "name",
-    ["div.Tensor", "floor_divide", "remainder.Tensor", "fmod.Tensor", *BOUNDS, "copysign.Tensor", "atan2", "hypot"]
-    + ["logaddexp", "logaddexp2", "xlogy.Tensor", "special_xlog1py", "heaviside", "pow.Tensor_Tensor", "nextafter"],
-)
+    [
+        "div.Tensor", "floor_divide", "remainder.Tensor", "fmod.Tensor", *BOUNDS, "copysign.Tensor", "atan2", "hypot",
+        "logaddexp", "logaddexp2", "xlogy.Tensor", "special_xlog1py", "heaviside", "pow.Tensor_Tensor", "nextafter",
+    ],
+)  # fmt: skip
 def test_special_values(name, dtype):
     check(f"aten::{name}", *edge_pairs(dtype))
 
@@ -134,7 +136,7 @@ def test_remainder_scalar_tensor():
     check("aten::remainder.Scalar_Tensor", -7.5, make((5,), torch.float32))
 
 
-@pytest.mark.parametrize("dtype", FLOAT + [torch.int32, torch.complex64])
+@pytest.mark.parametrize("dtype", [*FLOAT, torch.int32, torch.complex64])
 def test_addcmul(dtype):
     a, b, c = make((3, 4), dtype), make((4,), dtype), make((3, 1), dtype)
     check("aten::addcmul", a, b, c)
@@ -144,7 +146,7 @@ def test_addcmul(dtype):
         check("aten::addcdiv", a, b, make((3, 1), torch.complex128) + 2)
 
 
-@pytest.mark.parametrize("dtype", FLOAT + [torch.complex64])
+@pytest.mark.parametrize("dtype", [*FLOAT, torch.complex64])
 def test_lerp(dtype):
     a, b = make((3, 4), dtype), make((4,), dtype)
     for weight in (0.0, 0.2, 0.5, 0.9, 1.0, -3.0):
@@ -241,7 +243,9 @@ def test_complex_parts():
     check("aten::polar", a, b)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.uint8, torch.bool, torch.complex64])
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.bfloat16, torch.int64, torch.uint8, torch.bool, torch.complex64]
+)
 def test_fill(dtype):
     x = make((3, 4), dtype)
     check("aten::fill.Scalar", x, 2)

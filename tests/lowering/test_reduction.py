@@ -114,7 +114,7 @@ def test_extrema_of_infinities_and_ties():
 def test_variance(shape, dtype):
     x = make(shape, dtype)
     for i, dim in enumerate(dims_for(shape)):
-        for correction in ([None, 0, 2] if i % 2 else [1, 0.5, 100]):
+        for correction in [None, 0, 2] if i % 2 else [1, 0.5, 100]:
             check("aten::var.correction", x, dim, correction=correction, keepdim=i % 2 == 1)
             if correction != 0.5 or not dtype.is_complex:
                 check("aten::std_mean.correction", x, dim, correction=correction, keepdim=i % 2 == 0)
