@@ -105,7 +105,7 @@ def scalar_dtype(kind: type) -> torch.dtype:
     return _COMPLEX_OF[torch.get_default_dtype()]
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _promote(a: torch.dtype | None, b: torch.dtype | None) -> torch.dtype | None:
     if a is None or b is None:
         return b if a is None else a
@@ -163,8 +163,7 @@ def cast(x: Any, dtype: torch.dtype) -> Any:
         return x != 0 if target == np.bool_ else jax.lax.real(x).astype(target)
     if target == np.bool_:
         return x != 0
-    if jnp.issubdtype(source, jnp.floating) and np.issubdtype(target, np.integer):
+    if jnp.issubdtype(source, jnp.floating) and target.kind in "iu" and target.itemsize < 8:
         # x86's conversion, which PyTorch shows on CPU: out of range wraps through int64. XLA saturates.
-        if target.itemsize < 8 and target.kind in "iu":
-            return x.astype(np.int64).astype(target)
+        return x.astype(np.int64).astype(target)
     return x.astype(target)

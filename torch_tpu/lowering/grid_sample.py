@@ -117,7 +117,8 @@ def _sample(x: Any, grid: Any, mode: int, padding_mode: int, align_corners: bool
 
 @register("aten::grid_sampler_2d", "aten::grid_sampler_3d")
 def grid_sampler(input: Any, grid: Any, interpolation_mode: int, padding_mode: int, align_corners: bool) -> Any:
-    return _sample(*common_type(input, grid), interpolation_mode, padding_mode, align_corners)
+    input, grid = common_type(input, grid)
+    return _sample(input, grid, interpolation_mode, padding_mode, align_corners)
 
 
 @register("aten::grid_sampler_2d_backward", "aten::grid_sampler_3d_backward")

@@ -41,7 +41,8 @@ def eye_like(a: Any) -> Any:
 
 def _require(info: Any, check: bool, what: str) -> None:
     if check:
-        checks.require(info != 0, info, f"{what} (first at {{value}})", torch.linalg.LinAlgError)
+        error = torch.linalg.LinAlgError  # pyright: ignore[reportPrivateImportUsage]
+        checks.require(info != 0, info, f"{what} (first at {{value}})", error)
 
 
 def _first_bad_minor(a: Any) -> Any:
@@ -102,11 +103,13 @@ def linalg_qr(A: Any, mode: str = "reduced") -> Any:
     return q, r
 
 
-def _svd(a: Any, full_matrices: bool) -> tuple[Any, Any, Any]:
-    def plain(a: Any) -> tuple[Any, Any, Any]:
+def _svd(a: Any, full_matrices: bool) -> Any:
+    """U, the singular values, and V's adjoint."""
+
+    def plain(a: Any) -> tuple[Any, ...]:
         return tuple(xla.svd(a, full_matrices=full_matrices))
 
-    def in_float64(a: Any) -> tuple[Any, Any, Any]:
+    def in_float64(a: Any) -> tuple[Any, ...]:
         return tuple(x.astype(a.dtype) for x in xla.svd(a.astype(jnp.float64), full_matrices=full_matrices))
 
     # In a 64-bit trace the TPU's compiler (libtpu 0.0.42) aborts on JAX's float32 SVD, not on the float64 one.

@@ -246,9 +246,7 @@ def multilabel_margin_loss(self: Any, target: Any, reduction: int, meta: tuple[M
 
 
 @register("aten::multilabel_margin_loss_backward")
-def multilabel_margin_loss_backward(
-    grad_output: Any, self: Any, target: Any, reduction: int, is_target: Any
-) -> Any:
+def multilabel_margin_loss_backward(grad_output: Any, self: Any, target: Any, reduction: int, is_target: Any) -> Any:
     scores, target, is_target = _rows(_wide(self)), _rows(target), _rows(is_target != 0)
     _, pull = jax.vjp(lambda s: _multilabel_rows(s, target, is_target), scores)
     grad = _wide(grad_output).reshape(-1) * mean_factor(scores[:, 0], reduction)

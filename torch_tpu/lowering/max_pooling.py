@@ -55,21 +55,22 @@ def _best_of(
 
 def _max_along(values: Any, index: Any, taps: Taps, axis: int) -> tuple[Any, Any]:
     count = taps.index.shape[1]
+
+    def known(x: Any, j: int) -> tuple[Any, Any]:
+        valid = taps.valid[:, j]
+        return pick(x, taps.index[:, j], valid, axis), along(valid, x.ndim, axis)
+
     if count <= _UNROLLED:
+        return _best_of(count, known, values, index)
+    table = jnp.asarray(np.where(taps.valid, taps.index, 0).T.astype(np.int32))
+    mask = jnp.asarray(taps.valid.T)
 
-        def at(x: Any, j: int) -> tuple[Any, Any]:
-            valid = taps.valid[:, j]
-            return pick(x, taps.index[:, j], valid, axis), along(valid, x.ndim, axis)
-    else:
-        table = jnp.asarray(np.where(taps.valid, taps.index, 0).T.astype(np.int32))
-        mask = jnp.asarray(taps.valid.T)
+    def traced(x: Any, j: Any) -> tuple[Any, Any]:
+        shape = [1] * x.ndim
+        shape[axis] = taps.index.shape[0]
+        return jnp.take(x, table[j], axis=axis, mode="clip"), mask[j].reshape(shape)
 
-        def at(x: Any, j: Any) -> tuple[Any, Any]:
-            shape = [1] * x.ndim
-            shape[axis] = taps.index.shape[0]
-            return jnp.take(x, table[j], axis=axis, mode="clip"), mask[j].reshape(shape)
-
-    return _best_of(count, at, values, index)
+    return _best_of(count, traced, values, index)
 
 
 def _plane_index(x: Any, dims: int) -> Any:

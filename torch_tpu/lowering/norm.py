@@ -181,4 +181,3 @@ def weight_norm_backward(grad_w: Any, saved_v: Any, saved_g: Any, saved_norms: A
     grad, v, g, norm = common_type(grad_w, saved_v, saved_g, saved_norms)
     along = jnp.sum(grad * v, axis=_weight_norm_axes(v, dim), keepdims=True)
     return (g / norm) * (grad - v * (along / jnp.square(norm))), along / norm
-

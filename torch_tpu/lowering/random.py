@@ -280,9 +280,7 @@ def randint_like(self: Any, high: Any, *, dtype: Any = None, key: Any) -> Any:
     return _integers(0, high, self.shape, key)
 
 
-@register(
-    "aten::randint_like.low_dtype", "aten::randint_like.low_generator_dtype", rng=True, operands=["low", "high"]
-)
+@register("aten::randint_like.low_dtype", "aten::randint_like.low_generator_dtype", rng=True, operands=["low", "high"])
 def randint_like_low(self: Any, low: Any, high: Any, *, dtype: Any = None, key: Any) -> Any:
     return _integers(low, high, self.shape, key)
 

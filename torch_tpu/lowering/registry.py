@@ -180,7 +180,7 @@ def _apply(
 ) -> Any:
     positional: list[Any] = []
     keywords: dict[str, Any] = {}
-    values = {a.name: bound[a.name] if a.name in bound else a.default_value for a in schema.arguments}
+    values = {a.name: bound.get(a.name, a.default_value) for a in schema.arguments}
     if lowering.promote is not None:
         takes_part, follows = _roles(schema)
         typed = [n for n in takes_part if n not in lowering.own_types and values[n] is not None]
@@ -200,7 +200,9 @@ def _apply(
     return lowering.fn(*positional, **keywords, **extra)
 
 
-def infer(lowering: Lowering, schema: torch.FunctionSchema, bound: Mapping[str, Any], key: Any = None) -> tuple[Any, ...]:
+def infer(
+    lowering: Lowering, schema: torch.FunctionSchema, bound: Mapping[str, Any], key: Any = None
+) -> tuple[Any, ...]:
     """A lowering's results as they come, for operators whose shapes PyTorch has no meta kernel for.
 
     Raises:

@@ -50,9 +50,7 @@ def bucketize(self: Any, boundaries: Any, *, out_int32: bool = False, right: boo
     return insertion_points(boundaries, self, right)
 
 
-@register(
-    "aten::searchsorted.Tensor", "aten::searchsorted.Scalar", promote=Promotion.NO_OPMATH, own_types=["sorter"]
-)
+@register("aten::searchsorted.Tensor", "aten::searchsorted.Scalar", promote=Promotion.NO_OPMATH, own_types=["sorter"])
 def searchsorted(
     sorted_sequence: Any, self: Any, *, out_int32: bool = False, right: bool = False, side: Any = None,
     sorter: Any = None,

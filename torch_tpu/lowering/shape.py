@@ -59,12 +59,12 @@ def _below(rows: int, columns: int, diagonal: int) -> Any:
 
 @register("aten::tril")
 def tril(self: Any, diagonal: int = 0) -> Any:
-    return jnp.where(_below(*self.shape[-2:], diagonal), self, jnp.zeros((), self.dtype))
+    return jnp.where(_below(self.shape[-2], self.shape[-1], diagonal), self, jnp.zeros((), self.dtype))
 
 
 @register("aten::triu")
 def triu(self: Any, diagonal: int = 0) -> Any:
-    return jnp.where(_below(*self.shape[-2:], diagonal - 1), jnp.zeros((), self.dtype), self)
+    return jnp.where(_below(self.shape[-2], self.shape[-1], diagonal - 1), jnp.zeros((), self.dtype), self)
 
 
 def _positions(mask: Any, size: int) -> Any:
@@ -185,7 +185,8 @@ def col2im(self: Any, output_size: Any, kernel_size: Any, dilation: Any, padding
     n, (kh, kw) = x.shape[0], kernel_size
     rows, columns = (_blocks(s, *a) for s, a in zip(output_size, _axes(kernel_size, dilation, padding, stride)))
     x = x.reshape(n, -1, kh, kw, rows, columns)
-    zero, total = jnp.zeros((), x.dtype), 0
+    zero = jnp.zeros((), x.dtype)
+    total: Any = 0
     tall, wide = output_size[0] + 2 * padding[0], output_size[1] + 2 * padding[1]
     for i in range(kh):
         for j in range(kw):

@@ -73,10 +73,14 @@ def topk(self: Any, k: int, dim: int = -1, largest: bool = True, sorted: bool = 
 
 def _pick(values: Any, place: Any, position: Any, dim: int, keepdim: bool, ndim: int) -> tuple[Any, Any]:
     """Sorted values and their origins at one position (int32, a row each) along ``dim``."""
-    out = tuple(jnp.take_along_axis(a, position, dim, mode=IN_BOUNDS) for a in (values, place))
-    if ndim == 0:
-        return tuple(o.reshape(()) for o in out)
-    return out if keepdim else tuple(lax.squeeze(o, (dim,)) for o in out)
+
+    def pick(a: Any) -> Any:
+        picked = jnp.take_along_axis(a, position, dim, mode=IN_BOUNDS)
+        if ndim == 0:
+            return picked.reshape(())
+        return picked if keepdim else lax.squeeze(picked, (dim,))
+
+    return pick(values), pick(place)
 
 
 @register("aten::kthvalue", operands=["k"])

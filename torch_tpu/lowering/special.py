@@ -236,4 +236,4 @@ def zeta(self: Any, other: Any) -> Any:
 
 @register("aten::_standard_gamma_grad", promote=Promotion.DEFAULT)
 def standard_gamma_grad(self: Any, output: Any) -> Any:
-    return lax.random_gamma_grad(self, output)
+    return lax.random_gamma_grad(self, output)  # pyright: ignore[reportCallIssue]

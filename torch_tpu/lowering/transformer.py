@@ -68,8 +68,8 @@ def multi_head_attention(
 ) -> Any:
     """The result, and the attention weights (None unless ``need_weights``)."""
     weights, biases = jnp.split(qkv_weight, 3), jnp.split(qkv_bias, 3)
-    projected = (_linear(x, w, b) for x, w, b in zip((query, key, value), weights, biases, strict=True))
-    out, attention = _attend(*projected, num_head, mask, mask_type)
+    q, k, v = (_linear(x, w, b) for x, w, b in zip((query, key, value), weights, biases, strict=True))
+    out, attention = _attend(q, k, v, num_head, mask, mask_type)
     out = _linear(out, proj_weight, proj_bias)
     if not need_weights:
         return out, None
@@ -103,8 +103,8 @@ def transformer_encoder_layer(
         return layer_norm(x, (embed_dim,), weight, bias, eps)[0].astype(x.dtype)
 
     def attend(x: Any) -> Any:
-        qkv = jnp.split(_linear(x, qkv_weight, qkv_bias), 3, axis=-1)
-        return _linear(_attend(*qkv, num_heads, mask, mask_type)[0], proj_weight, proj_bias)
+        q, k, v = jnp.split(_linear(x, qkv_weight, qkv_bias), 3, axis=-1)
+        return _linear(_attend(q, k, v, num_heads, mask, mask_type)[0], proj_weight, proj_bias)
 
     def feed_forward(x: Any) -> Any:
         hidden = _linear(x, ffn_weight_1, ffn_bias_1)
