@@ -6,6 +6,8 @@ also ``torch.tpu``. Importing it starts nothing and prints nothing; JAX is impor
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 _importing = True
 
 
@@ -31,7 +33,7 @@ from torch_tpu.binding.device import (  # noqa: E402
     set_device,
     synchronize,
 )
-from torch_tpu.binding.device import is_in_bad_fork as _is_in_bad_fork  # noqa: E402
+from torch_tpu.binding.device import is_in_bad_fork as _is_in_bad_fork  # noqa: E402, F401 (torch asks for it)
 from torch_tpu.binding.generator import (  # noqa: E402
     default_generators,
     get_rng_state,
@@ -71,6 +73,11 @@ __version__ = "0.1.0"
 
 _exchange_device = exchange_device
 _maybe_exchange_device = exchange_device
+
+if TYPE_CHECKING:
+    from torch_tpu.binding.precision import Precision, precision
+    from torch_tpu.eager.fallback import FallbackWarning, fallback_counts, set_fallback
+    from torch_tpu.eager.modes import EagerMode, eager_mode, set_eager_mode
 
 # Names whose modules import JAX; found when they are first asked for.
 _LAZY = {

@@ -44,8 +44,7 @@ def missing_for_tpu() -> list[str]:
 
 def gather() -> dict[str, Any]:
     """All that ``info`` prints, as one object."""
-    import torch
-
+    import torch_tpu
     from torch_tpu.runtime import platform
     from torch_tpu.runtime.cache_dir import CacheDirectory
 
@@ -62,8 +61,8 @@ def gather() -> dict[str, Any]:
         "devices": [
             {
                 "index": i,
-                "name": torch.tpu.get_device_name(i),
-                "memory_bytes": torch.tpu.mem_get_info(i)[1],
+                "name": torch_tpu.get_device_name(i),
+                "memory_bytes": torch_tpu.mem_get_info(i)[1],
             }
             for i in range(len(devices))
         ],

@@ -137,7 +137,9 @@ class CacheDirectory:
             self._say(f"cannot use {self.path} for compiled programs ({e.strerror}); keeping them in memory only")
             return False
         if hasattr(os, "getuid") and s.st_uid != os.getuid():
-            self._say(f"{self.path} belongs to another user, so no programs are loaded from it; set {DIRECTORY_VARIABLE}")
+            self._say(
+                f"{self.path} belongs to another user, so no programs are loaded from it; set {DIRECTORY_VARIABLE}"
+            )
             return False
         if stat.S_IMODE(s.st_mode) & 0o022:
             self._say(f"{self.path} can be written by other users, so no programs are loaded from it; chmod 700 it")

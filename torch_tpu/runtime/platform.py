@@ -13,6 +13,7 @@ import importlib.util
 import os
 import threading
 from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import jax
 
@@ -21,6 +22,7 @@ DEVICES_VARIABLE = "TORCH_TPU_NUM_CPU_DEVICES"
 _GOOGLE_VENDOR = "0x1ae0"
 _CHOICES = ("tpu", "cpu", "cuda")
 _lock = threading.RLock()
+Device: TypeAlias = Any  # jax.Device, which type checkers see only as a variable
 
 
 def tpu_attached() -> bool:
@@ -49,7 +51,7 @@ def wanted() -> str:
 
 def _keep_jax_off_libtpu(chosen: str) -> None:
     """Name JAX's platforms before its first use, so that it does not probe for hardware that is not there."""
-    if os.environ.get("JAX_PLATFORMS") or jax.config.jax_platforms:
+    if os.environ.get("JAX_PLATFORMS") or jax.config.jax_platforms:  # pyright: ignore[reportAttributeAccessIssue]
         return
     if chosen == "cpu":
         has_cuda = any(importlib.util.find_spec(f"jax_cuda{v}_plugin") for v in (12, 13))
@@ -60,7 +62,7 @@ def _keep_jax_off_libtpu(chosen: str) -> None:
 
 
 @functools.cache
-def _start() -> tuple[str, tuple[jax.Device, ...]]:
+def _start() -> tuple[str, tuple[Device, ...]]:
     chosen = wanted()
     if chosen == "tpu" and not tpu_attached():
         raise RuntimeError(
@@ -80,7 +82,7 @@ def _start() -> tuple[str, tuple[jax.Device, ...]]:
     return chosen, tuple(devices)
 
 
-def start() -> tuple[str, tuple[jax.Device, ...]]:
+def start() -> tuple[str, tuple[Device, ...]]:
     """The platform's name and this process's devices; starts the platform at the first call.
 
     Raises:
@@ -119,15 +121,15 @@ def started() -> bool:
 
 
 def name() -> str:
-    """"tpu", "cpu" or "cuda"."""
+    """Of the platform: "tpu", "cpu" or "cuda"."""
     return start()[0]
 
 
-def devices() -> tuple[jax.Device, ...]:
+def devices() -> tuple[Device, ...]:
     return start()[1]
 
 
-def device(index: int) -> jax.Device:
+def device(index: int) -> Device:
     """The device behind ``torch.device("tpu", index)``; IndexError names what is there."""
     found = devices()
     if not 0 <= index < len(found):
