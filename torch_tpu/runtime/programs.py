@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
-import jaxlib
+import jaxlib.version
 import torch
 from jax.experimental import serialize_executable
 
@@ -215,7 +215,7 @@ def fingerprint() -> str:
     """Everything besides the key that a compiled program depends on."""
     device = platform.devices()[0]
     parts = [
-        torch.__version__, jax.__version__, jaxlib.__version__, _sources_digest(), platform.name(),
+        torch.__version__, jax.__version__, jaxlib.version.__version__, _sources_digest(), platform.name(),
         device.device_kind, device.client.platform_version, host.machine(), _cpu_features(),
         os.environ.get("XLA_FLAGS", ""), os.environ.get("LIBTPU_INIT_ARGS", ""),
     ]  # fmt: skip
