@@ -130,6 +130,7 @@ def from_host(t: torch.Tensor, index: int) -> torch.Tensor:
 def to_host(t: torch.Tensor) -> torch.Tensor:
     """A new CPU tensor with the values of a device tensor, in the strides that ``Tensor.clone`` gives; waits."""
     modes.raise_failed()
+    t = resolved(t)
     shape, stride = tuple(t.shape), t.stride()
     arranged = views.arrangement(shape, stride)
     if arranged is None:
@@ -266,6 +267,8 @@ _shared: dict[Any, binding_tensor.Factory | plans_module.Plan] = {}
 def clone(self: torch.Tensor, *, memory_format: Any = None) -> torch.Tensor:
     """A copy with a storage of its own. Arrays are immutable: a copy of a whole storage shares its array until
     one of the two is written to."""  # fmt: skip
+    if _lazy(self):
+        return clone(resolved(self), memory_format=memory_format)
     buffer = binding_tensor.buffer_of(self)
     layout = buffer.layout
     key = (self.shape, self.stride(), self.storage_offset(), self.dtype, layout, memory_format)

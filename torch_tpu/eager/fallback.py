@@ -146,7 +146,7 @@ def _write_back(
             continue
         value = kwargs.get(a.name, args[i] if i < len(args) else None)
         for t in _tensors(value):
-            host = moved[id(t)] if id(t) in moved else None
+            host = moved.get(id(t))
             if host is None:
                 continue
             if t.shape != host.shape:

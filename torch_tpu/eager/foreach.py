@@ -80,6 +80,9 @@ def element_of(op: torch._ops.OpOverload) -> Element | None:
     return None
 
 
+_Outs = tuple[tuple[int, tuple[int, ...]], ...]  # (node, shape of the buffer that waits for it)
+
+
 class Chain:
     """The recorded operators of one element, whose buffers wait for it.
 
@@ -165,14 +168,14 @@ class Chain:
         """Whether an input is held by this chain alone, and of the shape of the results."""
         return self.inputs[i].shape == self.layout.shape and sys.getrefcount(self.inputs[i]) <= _SOLE_REFERENCES
 
-    def _key(self, outs: tuple[tuple[int, tuple[int, ...]], ...], donate: tuple[int, ...]) -> tuple[Any, ...]:
+    def _key(self, outs: _Outs, donate: tuple[int, ...]) -> tuple[Any, ...]:
         return (
             "foreach", self.layout.shape, str(self.dtype), tuple((e.name, operands) for e, operands in self.nodes),
             tuple(None if a.shape == self.layout.shape else a.shape for a in self.inputs),
             tuple((type(v).__name__, d.char) for v, d in self.numbers), outs, donate, self.device,
         )  # fmt: skip
 
-    def _compile(self, key: tuple[Any, ...], outs: tuple[tuple[int, tuple[int, ...]], ...], donate: tuple[int, ...]) -> programs.Program:
+    def _compile(self, key: tuple[Any, ...], outs: _Outs, donate: tuple[int, ...]) -> programs.Program:
         place = platform.sharding(self.device)
         avals = [jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=place) for a in self.inputs]
         avals += [jax.ShapeDtypeStruct((), d, sharding=place) for _, d in self.numbers]
@@ -247,7 +250,9 @@ def _buffers_of(tensors: list[torch.Tensor]) -> list[Buffer] | None:
     return found
 
 
-def _chain_of(element: Element, i: int, shape: torch.Size, dtype: torch.dtype, found: list[Buffer], again: bool) -> Chain:
+def _chain_of(
+    element: Element, i: int, shape: torch.Size, dtype: torch.dtype, found: list[Buffer], again: bool
+) -> Chain:
     """The chain that one of the buffers waits for, that of the latest call, or a new one.
 
     A chain ends where it would begin again (the next step of an optimizer whose values nobody has read), so that
@@ -292,7 +297,7 @@ def kernel_for(op: torch._ops.OpOverload, loop: Callable[..., Any]) -> Callable[
     first = is_list.index(True)
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
-        values = [
+        values: list[Any] = [
             args[i] if i < len(args) else kwargs.get(n, a.default_value)
             for i, (n, a) in enumerate(zip(names, arguments, strict=True))
         ]

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from torch_tpu.binding.registration import overriding, register, register_fallback
-from torch_tpu.eager import copies, fallback, foreach, kernels, metadata, special, spec
+from torch_tpu.eager import copies, fallback, foreach, kernels, metadata, spec, special
 from torch_tpu.lowering import attention, registry
 
 _COPIES = {
@@ -68,7 +68,6 @@ def install() -> None:
             "aten::scaled_dot_product_attention", attention.scaled_dot_product_attention, key="AutogradPrivateUse1"
         )
     copies.device_copy_ = _derived("aten::copy_")
-    copies.device_clone = _derived("aten::clone")
     copies.device_to_copy = _derived("aten::_to_copy")
     register_fallback(fallback.handle, "PrivateUse1")
 

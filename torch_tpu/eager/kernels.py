@@ -40,6 +40,7 @@ def build(spec: Spec) -> Callable[..., Any]:
         "default_dtype": torch.get_default_dtype,
         "precision": torch.get_float32_matmul_precision,
         "draw_key": _draw_key,
+        "resolved": resolve_lazy_bits,
         "CHUNK": CHUNK,
         "LIMIT": _INT64_END,
         "STATE": modes.state,
@@ -84,6 +85,9 @@ def _source(spec: Spec) -> str:
         signature.append(n if required else f"{n}=D{i}")
     everything = ", ".join(names)
     body = [f"def kernel({', '.join(_defaults_last(signature))}):", "    arrays, numbers, targets = [], [], []"]
+    if spec.takes_lazy_bits:
+        inputs = [n for p, n in zip(spec.params, names, strict=True) if p.kind is Kind.TENSOR and not p.mutated]
+        body += [f"    if {n}.is_conj() or {n}.is_neg(): {n} = resolved({n})" for n in inputs]
     chunks = _is_chunked(spec)
     if chunks:
         body.append(f"    if len({names[0]}) > CHUNK: return chunked({everything})")
@@ -275,6 +279,12 @@ def _resize_out(t: torch.Tensor, size: tuple[int, ...], stride: tuple[int, ...])
     t.resize_(size)
     if t.stride() != stride:
         t.as_strided_(size, stride)
+
+
+def resolve_lazy_bits(t: torch.Tensor) -> torch.Tensor:
+    from torch_tpu.eager import copies  # copies is built on kernels
+
+    return copies.resolved(t)
 
 
 # Lists of tensors ----------------------------------------------------------------------------------------------

@@ -17,18 +17,17 @@ _LIMIT = 50_000
 
 
 def as_strided(self: torch.Tensor, size: Any, stride: Any, storage_offset: int | None = None) -> torch.Tensor:
-    own = self.storage_offset()
-    if storage_offset is None:
-        storage_offset = own
+    own = int(self.storage_offset())
+    offset = own if storage_offset is None else storage_offset
     # Offset of the last element, unless a dimension is empty.
-    last = storage_offset + sum(map(mul, size, stride)) - sum(stride)
+    last = offset + sum(map(mul, size, stride)) - sum(stride)
     try:
         nbytes = _storage_of(self).tpu_buffer.layout.nbytes  # type: ignore[attr-defined]
     except AttributeError:
         nbytes = binding_tensor.buffer_of(self).layout.nbytes
-    if last * self.itemsize >= nbytes or storage_offset < 0 or (stride and min(stride) < 0):
-        _check_strided(self, size, stride, storage_offset, nbytes)
-    return _reinterpret(self, size, stride, storage_offset - own)
+    if last * self.itemsize >= nbytes or offset < 0 or (stride and min(stride) < 0):
+        _check_strided(self, size, stride, offset, nbytes)
+    return _reinterpret(self, size, stride, offset - own)
 
 
 def _check_strided(self: torch.Tensor, size: Any, stride: Any, offset: int, nbytes: int) -> None:
@@ -129,7 +128,7 @@ def set_storage(self: torch.Tensor, source: torch.UntypedStorage) -> torch.Tenso
 
 def set_tensor(self: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
     return set_storage_offset(
-        self, source.untyped_storage(), source.storage_offset(), tuple(source.shape), source.stride()
+        self, source.untyped_storage(), int(source.storage_offset()), tuple(source.shape), source.stride()
     )
 
 

@@ -28,6 +28,11 @@ _IGNORES_SELF = frozenset({
     "aten::bernoulli.p", "aten::bernoulli.Tensor", "aten::exponential", "aten::geometric", "aten::cauchy",
     "aten::log_normal", "aten::random", "aten::random.from", "aten::random.to",
 })  # fmt: skip
+# Operators that PyTorch hands tensors with a conjugate or negative bit (aten/src/ATen/ConjugateFallback.cpp, which lets
+# them fall through); all others get them carried out.
+_TAKES_LAZY_BITS = frozenset({
+    "dot", "vdot", "mm", "addmm", "bmm", "baddbmm", "_conj_physical", "conj_physical", "linalg_svd", "_linalg_svd",
+})  # fmt: skip
 # Operators whose result's shape follows from the values of numbers: a plan is for those values, though its program
 # may serve others too.
 _SHAPED_BY_NUMBERS = frozenset({"aten::arange", "aten::range", "aten::linspace", "aten::logspace"})
@@ -65,6 +70,7 @@ class Spec:
     list_return: bool
     ignores_self: bool
     shaped_by_numbers: bool
+    takes_lazy_bits: bool
 
     @property
     def mutated(self) -> tuple[Param, ...]:
@@ -150,6 +156,7 @@ def spec_for(op: torch._ops.OpOverload) -> Spec | None:
     return Spec(
         op, overload_name(op), twin, lowering, tuple(params), plain, returns, list_return,
         lowering.name in _IGNORES_SELF, op._schema.name in _SHAPED_BY_NUMBERS,
+        op._schema.name.removeprefix("aten::").removesuffix("_") in _TAKES_LAZY_BITS,
     )  # fmt: skip
 
 

@@ -111,8 +111,9 @@ def batch_norm_update_stats(
 def _determinant(name: str) -> Callable[..., Any]:
     def kernel(A: torch.Tensor) -> Any:
         # PyTorch's gradient takes the saved factors to be those of the transpose of a contiguous real matrix, and
-        # of the matrix itself otherwise. The lowering does the first; the determinant is that of the transpose too.
-        if A.is_contiguous() and not A.is_complex():
+        # of the matrix itself otherwise. The lowering takes a matrix to be contiguous; the determinant is that of the
+        # transpose too.
+        if A.is_contiguous() or A.is_complex():
             return derived(name)(A)
         return derived(name)(A.mT.contiguous())
 

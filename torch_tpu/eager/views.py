@@ -120,13 +120,16 @@ class View:
         return index
 
 
+_Common = tuple[tuple[int, ...], tuple[int, ...], np.dtype, np.dtype]  # size, base_shape, base_dtype, dtype
+
+
 def solve(layout: Layout, size: tuple[int, ...], stride: tuple[int, ...], offset: int, dtype: np.dtype) -> View:
     """How the view (sizes, strides and offset in elements of ``dtype``) lies in an array of ``layout``.
 
     Raises:
       RuntimeError: it reaches outside the storage.
     """
-    common = (size, layout.shape, layout.dtype, dtype)
+    common: _Common = (size, layout.shape, layout.dtype, dtype)
     numel = layout.nbytes // dtype.itemsize
     if 0 in size:
         return View(("empty", size, str(dtype)), *common, "empty", whole=layout.numel == 0)
@@ -156,7 +159,11 @@ def solve(layout: Layout, size: tuple[int, ...], stride: tuple[int, ...], offset
 
 
 def _digits(
-    size: tuple[int, ...], stride: tuple[int, ...], offset: int, numel: int, order: tuple[int, ...],
+    size: tuple[int, ...],
+    stride: tuple[int, ...],
+    offset: int,
+    numel: int,
+    order: tuple[int, ...],
     optional: tuple[int, ...],
 ) -> list[tuple[int, int, int]] | None:
     """[(radix, extent, start)] outermost first, or None where the strides do not nest as digits."""  # fmt: skip
@@ -188,7 +195,7 @@ def _digits(
 
 
 def _digit_view(
-    common: tuple[Any, ...], found: list[tuple[int, int, int]], order: tuple[int, ...], stride: tuple[int, ...],
+    common: _Common, found: list[tuple[int, int, int]], order: tuple[int, ...], stride: tuple[int, ...],
     offset: int, numel: int,
 ) -> View:  # fmt: skip
     moving = offset != 0

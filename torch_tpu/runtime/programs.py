@@ -22,6 +22,7 @@ from typing import Any
 
 import jax
 import jaxlib.version
+import numpy as np
 import torch
 from jax.experimental import serialize_executable
 
@@ -129,10 +130,10 @@ class ProgramCache:
         if loaded is not None:
             compiled, kept = loaded
         else:
-            compiled = _compile(label, fn, avals, donate, device)
+            compiled, calls_lapack = _compile(label, fn, avals, donate, device)
             kept = notes()
             if name:
-                self._save(name, compiled, kept)
+                self._save(name, compiled, kept, calls_lapack)
         self._count(key, label, time.perf_counter() - start, loaded is not None)
         return Program(key, label, compiled, kept, compiled)
 
@@ -142,7 +143,9 @@ class ProgramCache:
         if blob is None:
             return None
         try:
-            parts, kept = pickle.loads(blob)
+            parts, kept, calls_lapack = pickle.loads(blob)
+            if calls_lapack:
+                _start_lapack()
             target = platform.device(device)
             return serialize_executable.deserialize_and_load(
                 *parts, backend=target.client, execution_devices=[target]
@@ -151,10 +154,10 @@ class ProgramCache:
             self.directory.discard(name, f"could not be loaded ({type(e).__name__})")
             return None
 
-    def _save(self, name: str, compiled: jax.stages.Compiled, kept: Any) -> None:
+    def _save(self, name: str, compiled: jax.stages.Compiled, kept: Any, calls_lapack: bool) -> None:
         assert self.directory is not None
         try:
-            blob = pickle.dumps((serialize_executable.serialize(compiled), kept))
+            blob = pickle.dumps((serialize_executable.serialize(compiled), kept, calls_lapack))
         except Exception:  # some programs (host callbacks) cannot be stored
             return
         self.directory.write(name, blob)
@@ -177,7 +180,16 @@ class ProgramCache:
             listener(label, seconds, from_disk)
 
 
-def _compile(label, fn, avals, donate, device) -> jax.stages.Compiled:
+def _start_lapack() -> None:
+    """Find LAPACK's functions for XLA:CPU. JAX does it when it traces a program that calls them; a program that comes
+    from disk was not traced, and would jump to a null pointer."""
+    from jaxlib import lapack
+
+    lapack.prepare_lapack_call("potrf", np.dtype(np.float32))
+
+
+def _compile(label, fn, avals, donate, device) -> tuple[jax.stages.Compiled, bool]:
+    """(the compiled program, whether it calls LAPACK)."""
     options = None
     if platform.name() == "cpu":
         elements = sum(_size(a) for a in avals)
@@ -187,7 +199,8 @@ def _compile(label, fn, avals, donate, device) -> jax.stages.Compiled:
         lowered = jax.jit(fn, donate_argnums=donate, keep_unused=True).lower(*avals)
         if options and sum(_size(a) for a in jax.tree_util.tree_leaves(lowered.out_info)) > _SMALL_ELEMENTS:
             options = None
-        return lowered.compile(compiler_options=options)
+        calls_lapack = platform.name() == "cpu" and "lapack_" in lowered.as_text()
+        return lowered.compile(compiler_options=options), calls_lapack
 
 
 def _size(aval: Any) -> int:
