@@ -35,6 +35,8 @@ def place() -> jax.sharding.Sharding:
     return jax.sharding.SingleDeviceSharding(topology.devices[0])
 
 
+CONV = ([1, 1], [1, 1], [1, 1], False, [0, 0], 1)  # stride, padding, dilation, transposed, output padding, groups
+
 CASES = {
     "mm": ("aten::mm", t(256, 512), t(512, 128)),
     "mm bf16": ("aten::mm", t(256, 512, dtype=B), t(512, 128, dtype=B)),
@@ -48,7 +50,18 @@ CASES = {
     "log_softmax backward": ("aten::_log_softmax_backward_data", t(16, 128), t(16, 128), -1, F),
     "layer_norm": ("aten::native_layer_norm", t(8, 64, 256), [256], t(256), t(256), 1e-5),
     "group_norm": ("aten::native_group_norm", t(2, 32, 16, 16), t(32), t(32), 2, 32, 256, 8, 1e-5),
-    "convolution": ("aten::convolution", t(2, 8, 32, 32), t(16, 8, 3, 3), None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1),
+    "convolution": (
+        "aten::convolution",
+        t(2, 8, 32, 32),
+        t(16, 8, 3, 3),
+        None,
+        [1, 1],
+        [1, 1],
+        [1, 1],
+        False,
+        [0, 0],
+        1,
+    ),
     "max_pool2d": ("aten::max_pool2d_with_indices", t(2, 8, 32, 32), [2, 2], [2, 2]),
     "embedding": ("aten::embedding", t(1000, 64), t(4, 16, dtype=I)),
     "embedding backward": ("aten::embedding_dense_backward", t(4, 16, 64), t(4, 16, dtype=I), 1000, -1, False),

@@ -50,7 +50,8 @@ WIDEST = (
 
 BANNED = ("binary_cross_entropy",)
 
-_EXCLUDE = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)
+_key: Any = torch._C._parse_dispatch_key(KEY)
+_EXCLUDE = torch._C.DispatchKeySet(_key)
 _ExcludeGuard = torch._C._ExcludeDispatchKeyGuard
 
 

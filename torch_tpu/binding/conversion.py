@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-_base_data = torch._C.TensorBase.data  # type: ignore[attr-defined]
+_base_data: Any = torch._C.TensorBase.data
 _compatible = torch._has_compatible_shallow_copy_type  # type: ignore[attr-defined]
 _swap = torch._C._swap_tensor_impl  # type: ignore[attr-defined]
 _PLAIN = {"tpu", "cpu"}
@@ -23,9 +23,7 @@ def _crosses(a: torch.Tensor, b: torch.Tensor) -> bool:
     if a.device.type == b.device.type or {a.device.type, b.device.type} != _PLAIN:
         return False
     python = torch._C.DispatchKey.Python
-    return all(
-        t.layout == torch.strided and t.is_leaf and not torch._C._dispatch_keys(t).has(python) for t in (a, b)
-    )
+    return all(t.layout == torch.strided and t.is_leaf and not torch._C._dispatch_keys(t).has(python) for t in (a, b))
 
 
 def _stale(*grads: Any) -> None:

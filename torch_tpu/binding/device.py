@@ -141,7 +141,7 @@ def get_device_properties(device: Any = None) -> DeviceProperties:
 
 
 def get_device_name(device: Any = None) -> str:
-    """"TPU v6 lite" and the like on a TPU; "XLA:CPU" elsewhere."""
+    """ "TPU v6 lite" and the like on a TPU; "XLA:CPU" elsewhere."""
     from torch_tpu.runtime import platform
 
     d = platform.device(index_of(device))

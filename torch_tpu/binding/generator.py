@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-_BaseGenerator = torch._C.Generator
+_BaseGenerator: Any = torch._C.Generator
 _tpu_generators: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
 
@@ -36,6 +36,8 @@ class Generator(_BaseGenerator, metaclass=_GeneratorType):
         made = _make(current_device() if target.index is None else index_of(target))
         _guard_cpu_kernels()
         return made
+
+    _index: int
 
     @property
     def device(self) -> torch.device:
@@ -186,6 +188,7 @@ def _guard_cpu_kernels() -> None:
     library = torch.library.Library("aten", "IMPL")
     _guard.append(library)
     with overriding():
+        assert library.m is not None
         for name in _RANDOM:
             if torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", "CPU"):
                 library.m.impl(name, "CPU", _checked(torch.library.get_kernel(f"aten::{name}", "CPU")), True)
@@ -199,7 +202,7 @@ def _checked(kernel: Any) -> Any:
     def checked(keys: Any, *args: Any, **kwargs: Any) -> Any:
         if not drawing.now:
             for a in (*args, kwargs.get("generator")):
-                if isinstance(a, _BaseGenerator) and a._cdata in _tpu_generators:
+                if isinstance(a, torch._C.Generator) and is_tpu_generator(a):
                     raise RuntimeError("Expected a 'cpu' device type for generator but found 'tpu'")
         return call(keys, *args, **kwargs)
 

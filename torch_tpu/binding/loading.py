@@ -7,6 +7,7 @@ imports neither JAX nor any lowering. ``load`` runs when the device is first use
 from __future__ import annotations
 
 import importlib
+import importlib.abc
 import os
 import sys
 import threading
@@ -133,7 +134,7 @@ class _AliasFinder:
         return ModuleSpec(name, _AliasLoader(name.replace("torch.tpu.", "torch_tpu.", 1)))
 
 
-class _AliasLoader:
+class _AliasLoader(importlib.abc.Loader):
     def __init__(self, real: str):
         self.real = real
 

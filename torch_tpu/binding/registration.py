@@ -28,7 +28,9 @@ def register(name: str, kernel: Callable[..., Any], *, key: str = KEY, with_keys
     """
     namespace, _, op = name.partition("::")
     # Library.impl would check and record more, at ten times the cost for each of two thousand operators.
-    _library(namespace).m.impl(op, key, kernel, with_keys)
+    library = _library(namespace).m
+    assert library is not None
+    library.impl(op, key, kernel, with_keys)
 
 
 _fallbacks: list[torch.library.Library] = []

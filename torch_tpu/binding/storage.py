@@ -22,7 +22,7 @@ def new_storage(nbytes: int, index: int) -> torch.UntypedStorage:
     from torch_tpu.runtime import buffers
 
     buffer = buffers.Buffer(buffers.layout((nbytes,), np.dtype(np.uint8), index))
-    storage = _from_pointer(buffers.place(buffer, nbytes), torch.device("tpu", index), nbytes)
+    storage: Any = _from_pointer(buffers.place(buffer, nbytes), torch.device("tpu", index), nbytes)
     storage.tpu_buffer = buffer
     return storage
 

@@ -44,7 +44,7 @@ class Stream(_BaseStream):
         """Whether all work of the device is done."""
         from torch_tpu.runtime import buffers
 
-        return all(a.is_ready() for a in buffers.live_arrays(self.device.index))
+        return all(buffers.is_ready(a) for a in buffers.live_arrays(self.device.index))
 
     def record_event(self, event: Event | None = None) -> Event:
         event = Event() if event is None else event
@@ -118,7 +118,7 @@ class Event(_BaseEvent):
         from torch_tpu.runtime import buffers
 
         self._device = (stream or current_stream()).device
-        self._arrays = [a for a in buffers.live_arrays(self.device.index) if not a.is_ready()]
+        self._arrays = [a for a in buffers.live_arrays(self._device.index or 0) if not buffers.is_ready(a)]
         self._done, self._watcher = None, None
         if not self._arrays:
             self._done = time.perf_counter()
@@ -226,7 +226,7 @@ class _GenericType(type):
         device = args[0] if args else kwargs.get("device")
         kind = kwargs.get("device_type", _DEVICE_TYPE)
         generic = device is None or isinstance(device, int)  # the accelerator's, which tpu is
-        is_ours = kind == _DEVICE_TYPE if generic else torch.device(device).type == "tpu"
+        is_ours = kind == _DEVICE_TYPE if generic or device is None else torch.device(device).type == "tpu"
         return (cls.ours if is_ours else cls.base)(*args, **kwargs)
 
     def __instancecheck__(cls, instance: object) -> bool:

@@ -140,7 +140,7 @@ def to_host(t: torch.Tensor) -> torch.Tensor:
     if not _worth_fetching(buffer, t.nbytes):
         t = contiguous_copy(t)
         buffer = binding_tensor.buffer_of(t)
-    views.solve(buffer.layout, shape, t.stride(), t.storage_offset(), dtype)  # raises outside of the storage
+    views.solve(buffer.layout, shape, t.stride(), int(t.storage_offset()), dtype)  # raises outside of the storage
     raw = _flat(buffer).view(np.uint8)
     steps = tuple(s * dtype.itemsize for s in t.stride())
     offset = int(t.storage_offset()) * dtype.itemsize

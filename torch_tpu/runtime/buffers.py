@@ -173,6 +173,11 @@ def as_numpy(array: Any) -> np.ndarray:
     return np.asarray(array)
 
 
+def is_ready(array: Any) -> bool:
+    """Whether the array has been computed; asks without waiting."""
+    return array.is_ready()
+
+
 def live_arrays(device: int) -> list[jax.Array]:
     """The arrays of all live buffers of a device; pending ones are dispatched first."""
     found = [ref() for ref in list(BY_ADDRESS.values())]
