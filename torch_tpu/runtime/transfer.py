@@ -51,7 +51,7 @@ def to_host(array: jax.Array) -> np.ndarray:
 
 def tensor_from(values: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
     """A writable CPU tensor holding a copy of ``values``, C-contiguous."""
-    out = torch.empty(values.shape, dtype=dtype)
+    out = torch.empty(values.shape, dtype=dtype, device="cpu")
     if values.size:
         numpy_view(out, values.dtype)[...] = values
     return out
