@@ -21,7 +21,7 @@ from torch_tpu.eager.spec import Kind, Param, Spec
 from torch_tpu.lowering import dtypes
 from torch_tpu.runtime import buffers, rng, scalars
 
-_PLAN_LIMIT = 50_000  # plans of one operator; shapes without end must not grow without end
+_PLAN_LIMIT = 4096  # plans of one operator; shapes without end must not grow without end
 CHUNK = 16  # tensors of a foreach or fused operator in one program
 _INT64_END = 2**63
 
@@ -60,7 +60,8 @@ def build(spec: Spec) -> Callable[..., Any]:
                 _resize_out(bound[name], size, stride)
             return None
         if len(plans) >= _PLAN_LIMIT:
-            plans.clear()
+            for old in list(plans)[: _PLAN_LIMIT // 4]:
+                plans.pop(old, None)
         plans[key] = made
         return made
 

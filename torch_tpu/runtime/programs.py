@@ -73,6 +73,10 @@ class Stats:
 
 
 _KEEP_MISSES = 2000
+_KEEP_KEYS = 64  # keys of one operation that a miss is compared with
+# Programs kept in memory; shapes without end (a growing cache) must not grow without end. What goes comes back from
+# disk in about a millisecond.
+_KEEP_PROGRAMS = 8192
 
 
 class ProgramCache:
@@ -112,7 +116,16 @@ class ProgramCache:
             if found is None:
                 found = self._make(key, label, fn, avals, donate, notes, device)
                 self.programs[key] = found
+                self._locks.pop(key, None)
+                self._bound()
         return found
+
+    def _bound(self) -> None:
+        """Drop the oldest quarter when there are too many."""
+        with self._lock:
+            if len(self.programs) > _KEEP_PROGRAMS:
+                for old in list(self.programs)[: _KEEP_PROGRAMS // 4]:
+                    self.programs.pop(old, None)
 
     def clear(self, *, disk: bool = False) -> None:
         with self._lock:
@@ -172,8 +185,9 @@ class ProgramCache:
                 s.compiled += 1
                 s.compile_seconds += seconds
             earlier = self._by_label.setdefault(label, [])
-            nearest, differs = _nearest(key, earlier[-64:])
+            nearest, differs = _nearest(key, earlier)
             earlier.append(key)
+            del earlier[:-_KEEP_KEYS]
             s.misses.append(Miss(label, seconds, from_disk, nearest, differs))
             del s.misses[:-_KEEP_MISSES]
         for listener in self.listeners:
