@@ -23,11 +23,11 @@ demo: $(VENV)/.demo  ## A real model answers on device tpu: make demo QUESTION="
 
 test: $(VENV)/.dev  ## Lint, types and the tests that CI runs
 	PATH="$(abspath $(BIN)):$$PATH" sh tools/check.sh
-	$(BIN)/python -m pytest -q -n 2 tests
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile tests
 
 test-all: $(VENV)/.dev  ## Every test, also the long ones
 	PATH="$(abspath $(BIN)):$$PATH" sh tools/check.sh
-	$(BIN)/python -m pytest -q -n 2 --long tests
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile --long tests
 
 lint: $(VENV)/.dev
 	PATH="$(abspath $(BIN)):$$PATH" sh tools/check.sh

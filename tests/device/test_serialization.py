@@ -40,7 +40,7 @@ def test_round_trip(form, dtype):
 @pytest.mark.parametrize("location", [
     "cpu", "tpu", "tpu:0", torch.device("cpu"), torch.device("tpu"), {"tpu:0": "cpu"}, {"cpu": "tpu:0"}, None,
     lambda storage, where: storage,
-], ids=str)  # fmt: skip
+], ids=lambda location: "function" if callable(location) else str(location))  # fmt: skip
 @pytest.mark.parametrize("start", ["cpu", "tpu"])
 def test_map_location(form, weights_only, location, start):
     t = torch.arange(6.0, device=start)[2:].view(2, 2)
