@@ -21,6 +21,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import numpy as np
 import torch
 
 from torch_tpu.binding import tensor as binding_tensor
@@ -129,7 +130,11 @@ class Chain:
             buffer = ref()
             if buffer is not None and isinstance(buffer.pending, Waiting) and buffer.pending.chain is other:
                 buffer.pending = Waiting(self, shift["n"][buffer.pending.node])
-        other.nodes, other.targets, other.origins, other.inputs, other.numbers = [], [], [], [], []
+        other.clear()
+
+    def clear(self) -> None:
+        """Forget what was recorded: it has been computed, or another chain has it."""
+        self.nodes, self.targets, self.origins, self.inputs, self.numbers = [], [], [], [], []
 
     def run(self) -> None:
         """Compute what is still waited for."""
@@ -140,6 +145,7 @@ class Chain:
             if buffer is not None and isinstance(waiting, Waiting) and waiting.chain is self and waiting.node == n:
                 wanted.append((n, buffer))
         if not wanted:
+            self.clear()
             return
         # XLA gives the first result the memory of the first donated input, and so on: a result that takes the place
         # of its own old value must stand in that order, or it is copied there.
@@ -158,11 +164,19 @@ class Chain:
             program = self._compile(key, outs, donate)
         else:
             programs.cache.stats.hits += 1
-        operands = [*self.inputs, *(scalars.scalar(v, d, self.device) for v, d in self.numbers)]
+        operands = [*self.inputs, *(scalars.vector(v, self.device) for v in self._vectors())]
         with errors.translated("a chain of foreach operators", self.device):
             results = program.call(*operands)
         for (_, buffer), result in zip(wanted, results, strict=True):
             buffer.set(result, buffer.layout)
+        self.clear()
+
+    def _vectors(self) -> list[np.ndarray]:
+        """The numbers, a vector a type: most steps bring new ones, and each vector is one transfer."""
+        by_type: dict[np.dtype, list[Any]] = {}
+        for value, dtype in self.numbers:
+            by_type.setdefault(dtype, []).append(value)
+        return [np.asarray(by_type[d], d) for d in sorted(by_type, key=lambda d: d.char)]
 
     def _is_sole(self, i: int) -> bool:
         """Whether an input is held by this chain alone, and of the shape of the results."""
@@ -178,16 +192,17 @@ class Chain:
     def _compile(self, key: tuple[Any, ...], outs: _Outs, donate: tuple[int, ...]) -> programs.Program:
         place = platform.sharding(self.device)
         avals = [jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=place) for a in self.inputs]
-        avals += [jax.ShapeDtypeStruct((), d, sharding=place) for _, d in self.numbers]
-        kinds = [type(v) for v, _ in self.numbers]
+        avals += [jax.ShapeDtypeStruct(v.shape, v.dtype, sharding=place) for v in self._vectors()]
+        kinds = [(type(v), d) for v, d in self.numbers]
         meta = (registry.Meta(self.layout.shape, self.dtype),)
         nodes, inputs, shape, numel = tuple(self.nodes), len(self.inputs), self.layout.shape, self.layout.numel
 
         def body(*operands: Any) -> list[Any]:
             values: list[Any] = []
+            vectors = {np.dtype(v.dtype): iter(v) for v in operands[inputs:]}
             given = {
                 "i": [o.reshape(shape if o.size == numel else ()) for o in operands[:inputs]],
-                "s": [dtypes.Scalar(o, k) for o, k in zip(operands[inputs:], kinds, strict=True)],
+                "s": [dtypes.Scalar(next(vectors[d]), k) for k, d in kinds],
                 "n": values,
             }
             for e, operands_ in nodes:
@@ -209,6 +224,12 @@ class Waiting:
 
     def __call__(self) -> None:
         self.chain.run()
+        # The first value that is read ends the step: what the other elements hold (gradients) is let go too.
+        for ref in list(_open.chains.values()):
+            chain = ref()
+            if chain is not None and chain.nodes:
+                chain.run()
+        _open.chains.clear()
 
 
 # Recording -----------------------------------------------------------------------------------------------------
