@@ -175,3 +175,10 @@ def test_deepcopy_of_a_moved_module():
     with torch.no_grad():
         c.embed.weight.zero_()
     assert m.embed.weight.abs().sum().item() > 0
+
+
+def test_lazy_modules_move_before_their_shapes_are_known():
+    m = nn.Sequential(nn.LazyConv2d(4, 3), nn.LazyBatchNorm2d(), nn.Flatten(), nn.LazyLinear(2)).to("tpu")
+    m(torch.ones(2, 3, 6, 6, device="tpu")).sum().backward()
+    assert m[3].weight.shape == (2, 64) and m[3].weight.is_tpu and m[3].weight.grad is not None
+    assert type(m[3]) is nn.Linear and m[1].running_mean.is_tpu

@@ -37,7 +37,8 @@ def _replace(t: torch.Tensor, value: torch.Tensor) -> None:
     """``t`` becomes ``value``'s data; the Python object stays."""
     new = value.detach()
     if t.requires_grad:
-        torch.autograd.graph.get_gradient_edge(t).node.register_prehook(_stale)
+        with torch._C.DisableTorchFunctionSubclass():  # a lazy module's parameter refuses every operator
+            torch.autograd.graph.get_gradient_edge(t).node.register_prehook(_stale)
         new.requires_grad_()
     if t.grad is not None:
         with torch.no_grad():
