@@ -129,3 +129,14 @@ def test_losses(name):
         loss.backward()
         results.append([loss, leaf.grad])
     check(results[1], results[0], rtol=1e-4, atol=1e-5)
+
+
+@torch.no_grad()
+def test_transformer_encoder_with_a_padding_mask():
+    """Where CPU and CUDA make a nested tensor, and leave zeros at the padding."""
+    torch.manual_seed(0)
+    m = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True), 2).eval()
+    x, mask = r(2, 3, 8)(), torch.tensor([[False, False, True], [False, False, False]])
+    expected = m(x, src_key_padding_mask=mask)
+    got = m.to("tpu")(x.to("tpu"), src_key_padding_mask=mask.to("tpu")).cpu()
+    torch.testing.assert_close(got[~mask], expected[~mask], atol=1e-5, rtol=1e-5)

@@ -13,7 +13,7 @@ import torch
 
 from torch_tpu.binding import tensor as binding_tensor
 from torch_tpu.eager import copies, modes
-from torch_tpu.lowering import attention
+from torch_tpu.lowering import attention, search
 from torch_tpu.runtime import buffers, platform, programs, transfer
 
 KERNELS: dict[str, Callable[..., Any]] = {}
@@ -64,6 +64,12 @@ def is_set_to(self: torch.Tensor, tensor: torch.Tensor) -> bool:
 
 KERNELS["scaled_dot_product_attention"] = attention.scaled_dot_product_attention
 KERNELS["_fused_sdp_choice"] = attention.fused_sdp_choice
+
+
+@special("_nested_tensor_from_mask_left_aligned")
+def nested_tensor_from_mask_left_aligned(t: torch.Tensor, mask: torch.Tensor) -> bool:
+    """nn.TransformerEncoder asks this before it makes a nested tensor, and hands the mask on if the answer is no."""
+    return False
 
 
 # Batch norm ----------------------------------------------------------------------------------------------------
@@ -217,6 +223,34 @@ def masked_select(self: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
 
     made = _program("aten::masked_select", (bucket,), body, values, where, device=device)
     return _front(made, count, self.dtype, device)
+
+
+@special("repeat_interleave.Tensor")
+def repeat_interleave(repeats: torch.Tensor, *, output_size: int | None = None) -> torch.Tensor:
+    if repeats.ndim != 1:
+        raise RuntimeError("repeat_interleave only accept 1D vector as repeat")
+    if repeats.dtype not in (torch.int32, torch.int64):
+        raise RuntimeError(f"repeat_interleave: repeats has to be Long or Int tensor, got {repeats.dtype}")
+    if output_size is not None:
+        return derived("aten::repeat_interleave.Tensor")(repeats, output_size=output_size)
+    if repeats.numel() == 0:
+        return torch.empty_like(repeats)
+    device, array = repeats.get_device(), _array(repeats)
+    modes.raise_failed()
+    totals = lambda r: jnp.stack([jnp.sum(r, dtype=jnp.int64), jnp.min(r).astype(jnp.int64)])  # noqa: E731
+    found = transfer.to_host(_program("aten::repeat_interleave (count)", (), totals, array, device=device))
+    count, least = (int(n) for n in found)
+    if least < 0:
+        raise RuntimeError("repeats can not be negative")
+    if count == 0:
+        return torch.empty((0,), dtype=repeats.dtype, device=repeats.device)
+    bucket = _bucket(count)
+
+    def body(r: Any) -> Any:
+        return search.repeated_positions(jnp.cumsum(r, dtype=jnp.int64), bucket).astype(r.dtype)
+
+    made = _program("aten::repeat_interleave", (bucket,), body, array, device=device)
+    return _front(made, count, repeats.dtype, device)
 
 
 # Indexing ------------------------------------------------------------------------------------------------------

@@ -90,6 +90,11 @@ def repeat_interleave(repeats: Any, *, output_size: int | None = None, meta: tup
         f"repeat_interleave: output_size is {size}, but the repeats add up to {{value}}",
         RuntimeError,
     )
+    return repeated_positions(ends, size)
+
+
+def repeated_positions(ends: Any, size: int) -> Any:
+    """The first ``size`` of: 0 up to ``ends[0]``, then 1 up to ``ends[1]``, and so on, the last one without end."""
     # Each row starts where the rows before it end: mark the starts and count.
     starts = jnp.minimum(ends[:-1], size)
     marks = scatter_rows(jnp.zeros(size + 1, jnp.int32), 0, starts, jnp.ones(starts.shape, jnp.int32), "sum")
