@@ -291,3 +291,26 @@ def test_functional_jacobian_and_hessian():
     check(torch.autograd.functional.hessian(f, y), torch.autograd.functional.hessian(f, x))
     g = lambda t: t.sin()  # noqa: E731
     check(torch.autograd.functional.jacobian(g, y), torch.autograd.functional.jacobian(g, x))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_grouped_matmul(dtype):
+    """As Transformers' mixtures of experts call it."""
+
+    def call(device):
+        g = torch.Generator().manual_seed(0)
+        x, w = (torch.randn(s, generator=g).to(dtype).to(device).requires_grad_() for s in [(8, 16), (3, 16, 8)])
+        offs = torch.tensor([2, 4, 8], dtype=torch.int32, device=device)
+        y = torch._grouped_mm(x, w, offs=offs)
+        y.float().pow(2).sum().backward()
+        return y, x.grad, w.grad
+
+    check(call("tpu"), call("cpu"), 2e-2 if dtype == torch.bfloat16 else 1e-5, 2e-2)
+
+
+def test_grouped_matmul_of_what_does_not_fit():
+    x, w = torch.ones(8, 16, device="tpu"), torch.ones(3, 16, 8, device="tpu")
+    ends = torch.tensor([2, 8], dtype=torch.int32, device="tpu")
+    for bad in [(x, w), (x, w, ends), (x, w.mT, ends), (x, w, ends.long()), (w, w.mT, ends), (x, w.bfloat16(), ends)]:
+        with pytest.raises(RuntimeError, match="_grouped_mm"):
+            torch._grouped_mm(*bad)

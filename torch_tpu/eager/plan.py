@@ -363,7 +363,7 @@ def make(spec: Spec, values: dict[str, Any]) -> Plan:
     device = _common_device(spec, values)
     bound, slots, numbers = {}, [], []
     try:
-        asked = _ask_meta(spec, values)
+        asked = None if spec.lowering.own_shapes else _ask_meta(spec, values)
     except NotImplementedError:  # there is no meta kernel
         if spec.mutated and spec.plain_returns:
             raise

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import torch
 from jax import lax
 
+from torch_tpu.lowering import dtypes
 from torch_tpu.lowering.matmul import accumulator, contract, product
 from torch_tpu.lowering.registry import register
 
@@ -80,19 +81,46 @@ def grouped_sum(a: Any, b: Any, ends: Any) -> Any:
     return _for_each_block(ends, block, body, out)
 
 
-@register("aten::_grouped_mm", precision=True)
-def grouped_mm(
-    self: Any, mat2: Any, offs: Any = None, bias: Any = None, out_dtype: torch.dtype | None = None
-) -> Any:  # fmt: skip
-    """The four forms of torch._grouped_mm, for every dtype that matmul takes."""
+def _check(self: Any, mat2: Any, offs: Any, bias: Any) -> None:
     if bias is not None:
         raise NotImplementedError("_grouped_mm: a bias was given; supported: bias=None, as in PyTorch")
-    if self.ndim == 3 and mat2.ndim == 3:
-        return product(self, mat2)
-    if offs is None:
+    if mat2.dtype != self.dtype:
+        raise RuntimeError(f"_grouped_mm: expected operands of one type, got {self.dtype} and {mat2.dtype}")
+    if self.ndim not in (2, 3) or mat2.ndim not in (2, 3):
+        raise RuntimeError(f"_grouped_mm: expected operands of 2 or 3 dimensions, got {self.ndim} and {mat2.ndim}")
+    if self.shape[-1] != mat2.shape[-2]:
+        shapes = f"{list(self.shape)} and {list(mat2.shape)}"
+        raise RuntimeError(f"_grouped_mm: contraction dimension of self and mat2 must match, got {shapes}")
+    three = [x.shape[0] for x in (self, mat2) if x.ndim == 3]
+    if len(three) == 2 and offs is not None:
+        raise RuntimeError("_grouped_mm: offs was given for operands of 3 and 3 dimensions; it has to be None")
+    if len(three) < 2 and offs is None:
         raise NotImplementedError(
             f"_grouped_mm: offs=None for operands of {self.ndim} and {mat2.ndim} dimensions; supported: 3 and 3"
         )
+    if offs is not None and (offs.ndim != 1 or offs.dtype != jnp.int32):
+        raise RuntimeError(
+            f"_grouped_mm: offs has to be an int32 tensor of 1 dimension, got {offs.dtype}{list(offs.shape)}"
+        )
+    if len({*three, *([] if offs is None else offs.shape)}) != 1:
+        raise RuntimeError(
+            f"_grouped_mm: operands and offs are not of one number of groups: {list(self.shape)}, {list(mat2.shape)}"
+            f"{'' if offs is None else f', {list(offs.shape)}'}"
+        )
+
+
+@register("aten::_grouped_mm", precision=True, own_shapes=True)
+def grouped_mm(
+    self: Any, mat2: Any, offs: Any = None, bias: Any = None, out_dtype: torch.dtype | None = None
+) -> Any:  # fmt: skip
+    """The four forms of torch._grouped_mm, for every dtype that matmul takes (the meta kernel knows bfloat16 alone)."""
+    _check(self, mat2, offs, bias)
+    return _grouped(self, mat2, offs).astype(self.dtype if out_dtype is None else dtypes.to_jax(out_dtype))
+
+
+def _grouped(self: Any, mat2: Any, offs: Any) -> Any:
+    if self.ndim == 3 and mat2.ndim == 3:
+        return product(self, mat2)
     if self.ndim == 2 and mat2.ndim == 3:
         return grouped_rows(self, mat2, offs)
     if self.ndim == 3 and mat2.ndim == 2:

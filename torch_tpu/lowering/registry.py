@@ -81,6 +81,7 @@ class Lowering:
     operands: frozenset[str] = frozenset()
     specialize: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
     own_types: frozenset[str] = frozenset()  # parameters that promotion leaves alone
+    own_shapes: bool = False  # PyTorch's meta kernel is not asked
 
 
 _TABLE: dict[str, Lowering] = {}
@@ -99,6 +100,7 @@ def register(
     operands: Iterable[str] = (),
     specialize: Mapping[str, tuple[Any, ...]] | None = None,
     own_types: Iterable[str] = (),
+    own_shapes: bool = False,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Declare a function as the lowering of the named operators (``"aten::name.overload"``).
 
@@ -113,6 +115,8 @@ def register(
       operands: int and int[] parameters whose values are operands of the program.
       specialize: parameter -> values for which the value is part of the program.
       own_types: tensor parameters that promotion leaves alone (a mask, an index).
+      own_shapes: shapes and dtypes of results are those that the function gives, since PyTorch's meta kernel refuses
+        what its CPU kernel takes; the function checks its operands itself.
 
     Raises:
       ValueError: a name is registered already.
@@ -124,7 +128,7 @@ def register(
                 raise ValueError(f"{name}: a lowering is registered already, in {_TABLE[name].fn.__module__}")
             _TABLE[name] = Lowering(
                 name, fn, promote, rng, meta, wide, precision, frozenset(static), frozenset(operands),
-                dict(specialize or {}), frozenset(own_types),
+                dict(specialize or {}), frozenset(own_types), own_shapes,
             )  # fmt: skip
         return fn
 
