@@ -37,6 +37,9 @@ POINTWISE = (
     "abs", "add", "addcdiv", "addcmul", "clamp_max", "clamp_min", "copy", "div", "exp", "lerp", "maximum", "minimum",
     "mul", "neg", "pow", "reciprocal", "rsqrt", "sign", "sqrt", "sub", "zero",
 )  # fmt: skip
+# Up to this many elements run as one program: a small model's step is mostly the cost of starting programs. More of
+# them would take long to compile together, and run long enough alone.
+_TOGETHER = 16
 _LONGEST = 64  # operators in a chain; a longer one runs and starts anew
 _SOLE_REFERENCES = 2  # the chain's list, and getrefcount's argument
 
@@ -136,17 +139,17 @@ class Chain:
         """Forget what was recorded: it has been computed, or another chain has it."""
         self.nodes, self.targets, self.origins, self.inputs, self.numbers = [], [], [], [], []
 
-    def run(self) -> None:
-        """Compute what is still waited for."""
+    def prepare(self) -> _Job | None:
+        """What has to be computed for those who still wait; None if nobody does."""
         wanted = []
         for n, ref in enumerate(self.targets):
             buffer = ref()
             waiting = None if buffer is None else buffer.pending
-            if buffer is not None and isinstance(waiting, Waiting) and waiting.chain is self and waiting.node == n:
+            if buffer is not None and type(waiting) is Waiting and waiting.chain is self and waiting.node == n:
                 wanted.append((n, buffer))
         if not wanted:
             self.clear()
-            return
+            return None
         # XLA gives the first result the memory of the first donated input, and so on: a result that takes the place
         # of its own old value must stand in that order, or it is copied there.
         own = {}
@@ -155,21 +158,10 @@ class Chain:
             if origin is not None and self._is_sole(origin):
                 own[n] = origin
         wanted.sort(key=lambda w: own.get(w[0], len(self.inputs)))
-        donate = tuple(sorted(own.values()))
         # Each buffer keeps its layout: a kernel may have looked at it before it asked for the value.
         outs = tuple((n, buffer.layout.shape) for n, buffer in wanted)
-        key = self._key(outs, donate)
-        program = programs.cache.programs.get(key)
-        if program is None:
-            program = self._compile(key, outs, donate)
-        else:
-            programs.cache.stats.hits += 1
-        operands = [*self.inputs, *(scalars.vector(v, self.device) for v in self._vectors())]
-        with errors.translated("a chain of foreach operators", self.device):
-            results = program.call(*operands)
-        for (_, buffer), result in zip(wanted, results, strict=True):
-            buffer.set(result, buffer.layout)
-        self.clear()
+        donate = tuple(sorted(own.values()))
+        return _Job(self, [buffer for _, buffer in wanted], outs, donate, self._vectors(), self._key(outs, donate))
 
     def _vectors(self) -> list[np.ndarray]:
         """The numbers, a vector a type: most steps bring new ones, and each vector is one transfer."""
@@ -184,15 +176,13 @@ class Chain:
 
     def _key(self, outs: _Outs, donate: tuple[int, ...]) -> tuple[Any, ...]:
         return (
-            "foreach", self.layout.shape, str(self.dtype), tuple((e.name, operands) for e, operands in self.nodes),
+            self.layout.shape, str(self.dtype), tuple((e.name, operands) for e, operands in self.nodes),
             tuple(None if a.shape == self.layout.shape else a.shape for a in self.inputs),
-            tuple((type(v).__name__, d.char) for v, d in self.numbers), outs, donate, self.device,
+            tuple((type(v).__name__, d.char) for v, d in self.numbers), outs, donate,
         )  # fmt: skip
 
-    def _compile(self, key: tuple[Any, ...], outs: _Outs, donate: tuple[int, ...]) -> programs.Program:
-        place = platform.sharding(self.device)
-        avals = [jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=place) for a in self.inputs]
-        avals += [jax.ShapeDtypeStruct(v.shape, v.dtype, sharding=place) for v in self._vectors()]
+    def body(self, outs: _Outs) -> Callable[..., list[Any]]:
+        """What the chain computes, of its inputs and its vectors of numbers."""
         kinds = [(type(v), d) for v, d in self.numbers]
         meta = (registry.Meta(self.layout.shape, self.dtype),)
         nodes, inputs, shape, numel = tuple(self.nodes), len(self.inputs), self.layout.shape, self.layout.numel
@@ -210,8 +200,64 @@ class Chain:
                 values.extend(registry.call(e.lowering, e.schema, dict(zip(e.params, resolved, strict=True)), meta))
             return [values[n].reshape(to) for n, to in outs]
 
-        label = f"foreach chain of {len(nodes)}"
-        return programs.cache.get(key, label, body, avals, donate, device=self.device)
+        return body
+
+
+@dataclasses.dataclass(eq=False)
+class _Job:
+    """A chain that is about to run."""
+
+    chain: Chain
+    buffers: list[Buffer]
+    outs: _Outs
+    donate: tuple[int, ...]
+    vectors: list[np.ndarray]
+    key: tuple[Any, ...]
+
+    @property
+    def width(self) -> int:
+        return len(self.chain.inputs) + len(self.vectors)
+
+
+def _run(jobs: list[_Job]) -> None:
+    """Run the chains as one program."""
+    device = jobs[0].chain.device
+    key = ("foreach", tuple(j.key for j in jobs), device)
+    program = programs.cache.programs.get(key)
+    if program is None:
+        program = _compile(key, jobs, device)
+    else:
+        programs.cache.stats.hits += 1
+    operands: list[Any] = []
+    for j in jobs:
+        operands += j.chain.inputs
+        operands += [scalars.vector(v, device) for v in j.vectors]
+    with errors.translated("a chain of foreach operators", device):
+        results = iter(program.call(*operands))
+    for j in jobs:
+        for buffer in j.buffers:
+            buffer.set(next(results), buffer.layout)
+        j.chain.clear()
+
+
+def _compile(key: tuple[Any, ...], jobs: list[_Job], device: int) -> programs.Program:
+    place = platform.sharding(device)
+    avals, donate, bodies = [], [], []
+    for j in jobs:
+        donate += [len(avals) + i for i in j.donate]
+        arrays = (*j.chain.inputs, *j.vectors)
+        avals += [jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=place) for a in arrays]
+        bodies.append((j.chain.body(j.outs), j.width))
+
+    def body(*operands: Any) -> list[Any]:
+        results, at = [], 0
+        for one, width in bodies:
+            results += one(*operands[at : at + width])
+            at += width
+        return results
+
+    label = f"foreach chain of {sum(len(j.chain.nodes) for j in jobs)}"
+    return programs.cache.get(key, label, body, avals, tuple(donate), device=device)
 
 
 class Waiting:
@@ -223,13 +269,15 @@ class Waiting:
         self.chain, self.node = chain, node
 
     def __call__(self) -> None:
-        self.chain.run()
         # The first value that is read ends the step: what the other elements hold (gradients) is let go too.
-        for ref in list(_open.chains.values()):
-            chain = ref()
-            if chain is not None and chain.nodes:
-                chain.run()
+        chains = {self.chain: None}
+        chains |= {chain: None for ref in list(_open.chains.values()) if (chain := ref()) is not None and chain.nodes}
         _open.chains.clear()
+        jobs = [job for chain in chains if (job := chain.prepare()) is not None]
+        together = len(jobs) <= _TOGETHER and len({j.chain.device for j in jobs}) == 1
+        for part in [jobs] if together else [[j] for j in jobs]:
+            if part:
+                _run(part)
 
 
 # Recording -----------------------------------------------------------------------------------------------------
