@@ -346,9 +346,8 @@ def _chain_of(
         layout = found[0].layout
         fits = latest is not None and latest.nodes and latest.layout.shape == shape and latest.dtype == dtype
         if latest is not None and fits and latest.device == layout.device and len(latest.nodes) < _LONGEST:
-            repeats = again and latest.nodes[0][0] is element
-            chain = None if repeats else latest
-        if chain is None:
+            chain = latest
+        else:
             chain = Chain(buffers.layout(tuple(shape), layout.dtype, layout.device), dtype)
     _open.chains[i] = weakref.ref(chain)
     return chain
@@ -362,7 +361,9 @@ def kernel_for(op: torch._ops.OpOverload, loop: Callable[..., Any]) -> Callable[
     in_place = op._schema.name.endswith("_")
     arguments = op._schema.arguments
     names = [a.name for a in arguments]
-    is_list = [str(a.type).startswith("List[") for a in arguments]
+    types = [str(a.type) for a in arguments]
+    is_list = [t.startswith("List[") for t in types]
+    is_tensor = [t in ("Tensor", "List[Tensor]") for t in types]
     first = is_list.index(True)
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
@@ -371,15 +372,14 @@ def kernel_for(op: torch._ops.OpOverload, loop: Callable[..., Any]) -> Callable[
             for i, (n, a) in enumerate(zip(names, arguments, strict=True))
         ]
         n = len(values[first])
-        alike = all(len(v) == n for v, many in zip(values, is_list, strict=True) if many)
-        if modes.state.blocking or not alike:
+        columns = [v if many else (v,) * n for v, many in zip(values, is_list)]
+        if modes.state.blocking or any(len(c) != n for c in columns):
             return loop(*args, **kwargs)
         results = []
-        for i in range(n):
-            one = [v[i] if many else v for v, many in zip(values, is_list, strict=True)]
-            made = _record(element, i, one, in_place)
+        for i, one in enumerate(zip(*columns)):
+            made = _record(element, i, one, is_tensor, in_place)
             if made is None:
-                alone = _call(loop, arguments, [[v] if many else v for v, many in zip(one, is_list, strict=True)])
+                alone = _call(loop, arguments, [[v] if many else v for v, many in zip(one, is_list)])
                 results.extend(alone or ())
             else:
                 results.append(made)
@@ -389,22 +389,25 @@ def kernel_for(op: torch._ops.OpOverload, loop: Callable[..., Any]) -> Callable[
 
 
 def _call(loop: Callable[..., Any], arguments: Any, values: list[Any]) -> Any:
-    keywords = {a.name: v for a, v in zip(arguments, values, strict=True) if a.kwarg_only}
-    return loop(*(v for a, v in zip(arguments, values, strict=True) if not a.kwarg_only), **keywords)
+    keywords = {a.name: v for a, v in zip(arguments, values) if a.kwarg_only}
+    return loop(*(v for a, v in zip(arguments, values) if not a.kwarg_only), **keywords)
 
 
-def _record(element: Element, i: int, values: list[Any], in_place: bool) -> torch.Tensor | None:
+def _record(
+    element: Element, i: int, values: tuple[Any, ...], is_tensor: list[bool], in_place: bool
+) -> torch.Tensor | None:
     """Record what is done to element ``i``; its result, or None if it may not be recorded."""
-    tensors = [v for v in values if isinstance(v, torch.Tensor)]
+    tensors = [v for v, tensor in zip(values, is_tensor) if tensor]
     found = _buffers_of(tensors)
     if found is None:
         return None
-    target, dtype = tensors[0], tensors[0].dtype
+    target = tensors[0]
+    dtype = target.dtype
     chain = _chain_of(element, i, target.shape, dtype, found, in_place)
     operands: list[Any] = []
     rest = iter(found)
-    for v, special in zip(values, element.special, strict=True):
-        if isinstance(v, torch.Tensor):
+    for v, tensor, special in zip(values, is_tensor, element.special):
+        if tensor:
             operands.append(chain.operand(next(rest)))
         elif is_operand(v, special):
             operands.append(("s", len(chain.numbers)))
