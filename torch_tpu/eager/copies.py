@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from torch_tpu.binding import tensor as binding_tensor
-from torch_tpu.eager import kernels, modes, views
+from torch_tpu.eager import foreach, kernels, modes, views
 from torch_tpu.eager import plan as plans_module
 from torch_tpu.eager.spec import Spec, spec_for
 from torch_tpu.lowering import dtypes
@@ -127,9 +127,15 @@ def from_host(t: torch.Tensor, index: int) -> torch.Tensor:
     return binding_tensor.factory(tuple(t.shape), stride, t.dtype, index).make(Buffer(layout, array))
 
 
+def _synchronize() -> None:
+    """What reading a value on the host is: recorded work is dispatched, failed index checks are raised."""
+    foreach.run_recorded()
+    modes.raise_failed()
+
+
 def to_host(t: torch.Tensor) -> torch.Tensor:
     """A new CPU tensor with the values of a device tensor, in the strides that ``Tensor.clone`` gives; waits."""
-    modes.raise_failed()
+    _synchronize()
     t = resolved(t)
     shape, stride = tuple(t.shape), t.stride()
     arranged = views.arrangement(shape, stride)
@@ -304,7 +310,7 @@ def contiguous_copy(t: torch.Tensor) -> torch.Tensor:
 
 def local_scalar_dense(self: torch.Tensor) -> Any:
     """The one value of a one-element tensor, as a Python number; waits for it."""
-    modes.raise_failed()
+    _synchronize()
     self = resolved(self)
     buffer = binding_tensor.buffer_of(self)
     offset = self.storage_offset()

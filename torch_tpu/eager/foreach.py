@@ -269,10 +269,21 @@ class Waiting:
         self.chain, self.node = chain, node
 
     def __call__(self) -> None:
-        # The first value that is read ends the step: what the other elements hold (gradients) is let go too.
-        chains = {self.chain: None}
-        chains |= {chain: None for ref in list(_open.chains.values()) if (chain := ref()) is not None and chain.nodes}
-        _open.chains.clear()
+        run_recorded(self.chain)
+
+
+def run_recorded(first: Chain | None = None) -> None:
+    """Dispatch what this thread has recorded, and the chain ``first`` whoever recorded it.
+
+    The first value that is read ends the step, as does a synchronization: what the other elements hold (gradients)
+    is let go too.
+    """
+    if first is None and not _open.chains:
+        return
+    chains = {} if first is None else {first: None}
+    chains |= {chain: None for ref in list(_open.chains.values()) if (chain := ref()) is not None and chain.nodes}
+    _open.chains.clear()
+    if chains:
         jobs = [job for chain in chains if (job := chain.prepare()) is not None]
         together = len(jobs) <= _TOGETHER and len({j.chain.device for j in jobs}) == 1
         for part in [jobs] if together else [[j] for j in jobs]:
