@@ -280,9 +280,11 @@ def run_recorded(first: Chain | None = None) -> None:
     """
     if first is None and not _open.chains:
         return
-    chains = {} if first is None else {first: None}
-    chains |= {chain: None for ref in list(_open.chains.values()) if (chain := ref()) is not None and chain.nodes}
+    # In the order of the lists, whichever value was asked for: the program is the same then.
+    chains = {chain: None for ref in list(_open.chains.values()) if (chain := ref()) is not None and chain.nodes}
     _open.chains.clear()
+    if first is not None:
+        chains.setdefault(first)
     if chains:
         jobs = [job for chain in chains if (job := chain.prepare()) is not None]
         together = len(jobs) <= _TOGETHER and len({j.chain.device for j in jobs}) == 1

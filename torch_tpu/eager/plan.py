@@ -109,6 +109,9 @@ class Plan:
             except TypeError as e:  # JAX's word for a dtype that an operation does not take
                 types = ", ".join(str(s.dtype) for s in self.slots)
                 raise NotImplementedError(f"{self.spec.name} is not implemented for {types}: {e}") from e
+            except ValueError as e:  # JAX's word for shapes that do not fit
+                shapes = ", ".join(str(list(s.size)) for s in self.slots)
+                raise RuntimeError(f"{self.spec.name}: operands of shapes {shapes} do not fit: {e}") from e
         return found
 
     def run(self, arrays: list[Any], numbers: Sequence[Any], key: Any, targets: Sequence[Buffer]) -> Any:

@@ -267,6 +267,30 @@ def _on_device(self: torch.Tensor, indices: Sequence[Any]) -> list[torch.Tensor 
     return [i if i is None or i.device == self.device else i.to(self.device) for i in indices]
 
 
+class _worded:
+    """Indices that do not broadcast are an IndexError in the words of CPU and CUDA, not in the meta kernel's."""
+
+    __slots__ = ("indices",)
+
+    def __init__(self, indices: Sequence[torch.Tensor | None]):
+        self.indices = indices
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if kind is None or not issubclass(kind, RuntimeError):
+            return
+        shapes = [tuple(i.shape) for i in self.indices if i is not None]
+        try:
+            torch.broadcast_shapes(*shapes)
+        except RuntimeError:
+            raise IndexError(
+                "shape mismatch: indexing tensors could not be broadcast together with shapes "
+                + ", ".join(str(list(s)) for s in shapes)
+            ) from error
+
+
 def _expanded(self: torch.Tensor, indices: Sequence[Any]) -> tuple[list[torch.Tensor | None], int | None]:
     """Masks among the indices as positions: (indices, how many rows count if they are padded).
 
@@ -301,11 +325,13 @@ def index(self: torch.Tensor, indices: Sequence[Any]) -> torch.Tensor:
     indices = _on_device(self, indices)
     kernel = derived("aten::index.Tensor")
     if not any(i is not None and i.dtype in _MASKS for i in indices):
-        return kernel(self, indices)
+        with _worded(indices):
+            return kernel(self, indices)
     if self.ndim == 0:
         return masked_select(self, indices[0]) if indices[0] is not None else self.clone()
     expanded, count = _expanded(self, indices)
-    result = kernel(self, expanded)
+    with _worded(expanded):
+        result = kernel(self, expanded)
     return result if count is None else _narrowed(result.contiguous(), count)
 
 
@@ -327,7 +353,8 @@ def _index_put(self: torch.Tensor, indices: Sequence[Any], values: torch.Tensor,
         expanded, count = _expanded(self, indices)
         if count is not None:
             expanded = [None if i is None else _narrowed(i.contiguous(), count) for i in expanded]
-    derived("aten::index_put_")(self, expanded, values, accumulate)
+    with _worded(expanded):
+        derived("aten::index_put_")(self, expanded, values, accumulate)
     return self
 
 
