@@ -50,6 +50,23 @@ SHAPES = {
     "mask shape": lambda d: torch.ones(2, device=d)[torch.ones(3, device=d, dtype=torch.bool)],
     "negative size": lambda d: torch.empty(-1, device=d),
     "max of nothing": lambda d: torch.empty(0, device=d).max(),
+    "max of no rows": lambda d: torch.empty(0, 3, device=d).max(0),
+    "min of no rows": lambda d: torch.empty(3, 0, device=d).min(-1),
+    "median of no rows": lambda d: torch.empty(0, 3, device=d).median(0),
+    "mode of no rows": lambda d: torch.empty(0, 3, device=d).mode(0),
+    "gelu of int": lambda d: torch.nn.functional.gelu(torch.arange(3, device=d)),
+    "softplus of int": lambda d: torch.nn.functional.softplus(torch.arange(3, device=d)),
+    "softmax of int": lambda d: torch.arange(3, device=d).softmax(0),
+    "log_softmax of int": lambda d: torch.arange(3, device=d).log_softmax(0),
+    "std of int": lambda d: torch.arange(3, device=d).std(),
+    "lerp of int": lambda d: torch.arange(3, device=d).lerp(torch.arange(3, device=d), 0.5),
+    "multinomial": lambda d: torch.multinomial(torch.ones(2, device=d), 3),
+    "indices that do not broadcast": lambda d: torch.ones(3, 4, device=d)[
+        torch.tensor([0, 1], device=d), torch.tensor([0, 1, 2], device=d)
+    ],
+    "values for a mask": lambda d: torch.ones(3, device=d).index_put_(
+        [torch.ones(3, dtype=torch.bool, device=d)], torch.ones(2, device=d)
+    ),
     "cross entropy": lambda d: torch.nn.functional.cross_entropy(
         torch.ones(2, 3, device=d), torch.ones(3, device=d).long()
     ),

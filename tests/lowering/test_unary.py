@@ -1,8 +1,11 @@
 """Functions of one operand, against PyTorch on CPU."""
 
+import jax.numpy as jnp
 import pytest
 import torch
 from harness import check, run
+
+from torch_tpu.lowering import dtypes
 
 FLOAT = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 EDGE = [0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 2.0, -2.0, 1.5, -2.5, 3.3, float("inf"), float("-inf"), float("nan")]
@@ -113,6 +116,15 @@ def test_negative_gamma(dtype):
     x = torch.tensor([-0.5, -1.5, -2.3, -7.9, 30.0, 200.0, 1e-3, -3.0, -1.0], dtype=dtype)
     check("aten::lgamma", x)
     check("aten::digamma", x)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64])
+def test_float8_e4m3fn_saturates(dtype):
+    big = [448, 449, 465, 500, -500, 10000, 3, 0]
+    x = torch.tensor([*big, float("inf"), -float("inf"), float("nan")] if dtype.is_floating_point else big, dtype=dtype)
+    got = dtypes.cast(jnp.asarray(x.float().numpy()).astype(dtypes.to_jax(dtype)), torch.float8_e4m3fn)
+    expected = x.to(torch.float8_e4m3fn).float()
+    torch.testing.assert_close(torch.tensor(got.astype(jnp.float32).tolist()), expected, equal_nan=True)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -42,6 +42,12 @@ def collect() -> Iterator[list[Check]]:
         _collectors.stack.pop()
 
 
+def require_elements(x: Any, dim: int, what: str) -> None:
+    """Ask that a dimension to choose an element from has any."""
+    if x.shape[dim] == 0:
+        raise IndexError(f"{what}(): Expected reduction dim {dim % x.ndim} to have non-zero size.")
+
+
 def require(bad: Any, values: Any, message: str, error: type[Exception] = IndexError) -> None:
     """Ask that no element of ``bad`` (bool array) is True; ``values`` are what the message's ``{value}`` shows."""
     if not _collectors.stack or bad.size == 0:

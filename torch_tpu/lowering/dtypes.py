@@ -166,4 +166,7 @@ def cast(x: Any, dtype: torch.dtype) -> Any:
     if jnp.issubdtype(source, jnp.floating) and target.kind in "iu" and target.itemsize < 8:
         # x86's conversion, which PyTorch shows on CPU: out of range wraps through int64. XLA saturates.
         return x.astype(np.int64).astype(target)
+    if target == ml_dtypes.float8_e4m3fn:
+        # PyTorch saturates, infinity too; XLA gives NaN.
+        x = jnp.clip(x if jnp.issubdtype(source, jnp.floating) else x.astype(jnp.float32), -448, 448)
     return x.astype(target)

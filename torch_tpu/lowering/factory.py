@@ -79,7 +79,7 @@ def linspace(start: Any, end: Any, steps: int, *, dtype: Any = None, meta: tuple
         return _linspace(start, end, steps, kind)
     # Integers: the ends are truncated first, the step is a real number.
     start, end = (dtypes.cast(jnp.asarray(v), kind).astype(jnp.float64) for v in (start, end))
-    return _linspace(start, end, steps, dtypes.to_torch(jnp.float64))
+    return dtypes.cast(_linspace(start, end, steps, dtypes.to_torch(jnp.float64)), meta[0].dtype)
 
 
 @register(*(f"aten::logspace{overload}" for overload in LINSPACE), meta=True)
@@ -90,4 +90,4 @@ def logspace(
     if dtypes.is_integral(kind):
         kind = dtypes.to_torch(jnp.float64)
     exponents = _linspace(start, end, steps, kind)
-    return dtypes.cast(jnp.asarray(base), kind) ** exponents
+    return dtypes.cast(dtypes.cast(jnp.asarray(base), kind) ** exponents, meta[0].dtype)

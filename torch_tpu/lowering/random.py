@@ -177,7 +177,8 @@ def geometric(self: Any, p: Any, *, key: Any, meta: tuple[Meta, ...]) -> Any:
     kind = _compute(meta[0].dtype)
     p = _number(p, kind)
     _must(~((p > 0) & (p < 1)), "geometric_: expected 0 < p < 1")
-    return jnp.maximum(jnp.ceil(jnp.log(_open_uniform(meta[0], key)) / jnp.log1p(-p)), 1)
+    trials = jnp.maximum(jnp.ceil(jnp.log(_open_uniform(meta[0], key)) / jnp.log1p(-p)), 1)
+    return dtypes.cast(trials, meta[0].dtype)
 
 
 @register("aten::cauchy", rng=True, meta=True)
@@ -297,6 +298,8 @@ def multinomial(self: Any, num_samples: int, replacement: bool = False, *, key: 
     total = jnp.sum(weights, -1, keepdims=True)
     _must(~((weights >= 0) & (weights < jnp.inf)), "multinomial: expected probabilities that are finite and >= 0")
     _must(total <= 0, "multinomial: expected a positive sum of probabilities")
+    if not replacement and num_samples > weights.shape[-1]:
+        raise RuntimeError("cannot sample n_sample > prob_dist.size(-1) samples without replacement")
     if not replacement or num_samples == 1:
         # The Gumbel trick: the k best of log p plus noise are k draws without replacement.
         score = jnp.log(weights) + jax.random.gumbel(key, weights.shape, weights.dtype)

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from torch_tpu.lowering import dtypes
-from torch_tpu.lowering.checks import index_in_range, require
+from torch_tpu.lowering.checks import index_in_range, require, require_elements
 from torch_tpu.lowering.gather_scatter import highest, lowest, scatter_rows, widen_half
 from torch_tpu.lowering.registry import Meta, Promotion, register
 
@@ -106,6 +106,7 @@ def _with_index(x: Any, dim: int, keepdim: bool, extremum: Any) -> tuple[Any, An
     if x.ndim == 0:
         return x, jnp.zeros((), jnp.int32)
     (d,) = dims_of(x, dim)
+    require_elements(x, d, "max" if extremum is _max else "min")
     value = extremum(x, d, True)
     hit = x == value
     if jnp.issubdtype(x.dtype, jnp.floating):

@@ -44,6 +44,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import torch
 
 from torch_tpu.lowering import dtypes
@@ -234,6 +235,10 @@ def call(
 
     Returns:
       The results that are tensors, each cast to the dtype of ``meta``.
+
+    Raises:
+      NotImplementedError: operands are integral and a result is floating, but PyTorch's meta kernel says integral.
+        It gives the type of the operand also where the other kernels have no integer form (gelu, std).
     """
     result = _apply(lowering, schema, bound, key, {"meta": meta} if lowering.meta else {})
     results = tuple(result) if isinstance(result, (tuple, list)) else (result,)
@@ -241,7 +246,11 @@ def call(
         results = tuple(results)
     if len(results) != len(meta):
         raise RuntimeError(f"{lowering.name}: the lowering gives {len(results)} results, PyTorch {len(meta)}")
-    return tuple(_agree(lowering, r, m) for r, m in zip(results, meta, strict=True) if m is not None)
+    arrays = [
+        x for v in bound.values() for x in (v if isinstance(v, (list, tuple)) else [v]) if isinstance(x, jax.Array)
+    ]
+    refuse_floats = bool(arrays) and not any(jnp.issubdtype(x.dtype, jnp.inexact) for x in arrays)
+    return tuple(_agree(lowering, r, m, refuse_floats) for r, m in zip(results, meta, strict=True) if m is not None)
 
 
 @functools.cache
@@ -260,9 +269,11 @@ def _roles(schema: torch.FunctionSchema) -> tuple[tuple[str, ...], tuple[str, ..
     return tuple(decide), tuple(follow)
 
 
-def _agree(lowering: Lowering, result: Any, meta: Meta) -> Any:
+def _agree(lowering: Lowering, result: Any, meta: Meta, refuse_floats: bool) -> Any:
     if result is None:
         raise RuntimeError(f"{lowering.name}: the lowering gives no result where PyTorch has one of {meta}")
+    if refuse_floats and dtypes.is_integral(meta.dtype) and jnp.issubdtype(jnp.result_type(result), jnp.inexact):
+        raise NotImplementedError(f"{lowering.name}: not implemented for {meta.dtype}, only for floating types")
     result = dtypes.cast(result, meta.dtype)
     if tuple(result.shape) != tuple(meta.shape):
         raise RuntimeError(

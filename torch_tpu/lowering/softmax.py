@@ -15,6 +15,8 @@ def _exponentials(x: Any, dim: int) -> tuple[Any, Any, Any]:
     """Of x >= 1-d: the distance from the maximum, its exponential, and the sum of that."""
     if not -x.ndim <= dim < x.ndim:
         raise IndexError(f"Dimension out of range (expected to be in [{-x.ndim}, {x.ndim - 1}], but got {dim})")
+    if not jnp.issubdtype(x.dtype, jnp.floating):
+        raise NotImplementedError(f"softmax: not implemented for {x.dtype}, only for floating types")
     apart = x - jnp.max(x, dim, keepdims=True, initial=-jnp.inf)
     exp = jnp.exp(apart)
     return apart, exp, jnp.sum(exp, dim, dtype=exp.dtype, keepdims=True)

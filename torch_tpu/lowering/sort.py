@@ -7,6 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
+from torch_tpu.lowering.checks import require_elements
 from torch_tpu.lowering.gather_scatter import IN_BOUNDS, at_least_1d
 from torch_tpu.lowering.registry import register
 
@@ -87,6 +88,7 @@ def _pick(values: Any, place: Any, position: Any, dim: int, keepdim: bool, ndim:
 def kthvalue(self: Any, k: Any, dim: int = -1, keepdim: bool = False) -> tuple[Any, Any]:
     x = at_least_1d(self)
     dim %= x.ndim
+    require_elements(x, dim, "kthvalue")
     values, place = sort_with_index(x, dim)
     shape = tuple(1 if d == dim else n for d, n in enumerate(x.shape))
     position = jnp.broadcast_to(jnp.asarray(k, jnp.int32) - 1, shape)
@@ -97,6 +99,7 @@ def _median(self: Any, dim: int, keepdim: bool, ignore_nan: bool) -> tuple[Any, 
     """The lower median. NaN in a row is its median, unless ignored."""
     x = at_least_1d(self)
     dim %= x.ndim
+    require_elements(x, dim, "median")
     values, place = sort_with_index(x, dim)
     n = x.shape[dim]
     count = n - jnp.sum(x != x, dim, dtype=jnp.int32, keepdims=True)
@@ -139,9 +142,7 @@ def mode(self: Any, dim: int = -1, keepdim: bool = False) -> tuple[Any, Any]:
     """The most frequent value (the smallest of several) and the last position that holds it."""
     x = at_least_1d(self)
     dim %= x.ndim
-    if x.shape[dim] == 0:
-        shape = (*x.shape[:dim], *((1,) if keepdim else ()), *x.shape[dim + 1 :])
-        return jnp.zeros(shape, x.dtype), jnp.zeros(shape, jnp.int32)
+    require_elements(x, dim, "mode")
     values, place = sort_with_index(x, dim)
     step = lax.broadcasted_iota(jnp.int32, x.shape, dim)
     new = jnp.concatenate(

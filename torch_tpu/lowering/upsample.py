@@ -132,7 +132,7 @@ def _resize(self: Any, output_size: Sequence[int], table: _Table, scales: Sequen
     for d in reversed(range(len(taps))):
         x = weighted_sum(x, taps[d], x.ndim - len(taps) + d)
         x = jnp.clip(jnp.floor(x + 0.5), info.min, info.max)
-    return x
+    return x.astype(self.dtype)
 
 
 def _resize_backward(
