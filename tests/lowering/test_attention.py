@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from harness import to_array, to_tensor
 
+from torch_tpu.eager import sdpa
 from torch_tpu.lowering import attention
 
 INF = math.inf
@@ -152,20 +153,20 @@ def test_dropout(dtype):
 def test_choice():
     q, k = torch.empty(2, 4, 5, 8), torch.empty(2, 2, 5, 8)
     fused_, math_ = 4, 0
-    assert attention.fused_sdp_choice(q, q, q) == fused_
-    assert attention.fused_sdp_choice(q[0], q[0], q[0]) == fused_
-    assert attention.fused_sdp_choice(q, k, k) == math_
-    assert attention.fused_sdp_choice(q, k, k, enable_gqa=True) == fused_
-    assert attention.fused_sdp_choice(q[0, 0], q[0, 0], q[0, 0]) == math_
-    assert attention.fused_sdp_choice(q, q[:1], q[:1]) == math_
+    assert sdpa.fused_sdp_choice(q, q, q) == fused_
+    assert sdpa.fused_sdp_choice(q[0], q[0], q[0]) == fused_
+    assert sdpa.fused_sdp_choice(q, k, k) == math_
+    assert sdpa.fused_sdp_choice(q, k, k, enable_gqa=True) == fused_
+    assert sdpa.fused_sdp_choice(q[0, 0], q[0, 0], q[0, 0]) == math_
+    assert sdpa.fused_sdp_choice(q, q[:1], q[:1]) == math_
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
-        assert attention.fused_sdp_choice(q, q, q) == math_
+        assert sdpa.fused_sdp_choice(q, q, q) == math_
 
 
 def test_entry_falls_to_the_math_path_and_checks_arguments():
     q, k = torch.randn(2, 3, 5, 6), torch.randn(1, 3, 7, 6)
     for mask in (None, torch.rand(5, 7) > 0.3):
-        got = attention.scaled_dot_product_attention(q, k, k, mask)
+        got = sdpa.scaled_dot_product_attention(q, k, k, mask)
         torch.testing.assert_close(got, F.scaled_dot_product_attention(q, k, k, mask))
     for bad, message in [
         ({"attn_mask": torch.ones(5, 7, dtype=torch.bool), "is_causal": True}, "should not be set when is_causal"),
@@ -173,4 +174,4 @@ def test_entry_falls_to_the_math_path_and_checks_arguments():
         ({"dropout_p": 1.5}, "dropout probability has to be between 0 and 1"),
     ]:
         with pytest.raises(RuntimeError, match=message):
-            attention.scaled_dot_product_attention(q, k, k, **bad)
+            sdpa.scaled_dot_product_attention(q, k, k, **bad)

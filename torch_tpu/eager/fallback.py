@@ -8,11 +8,13 @@ from __future__ import annotations
 import collections
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
+from torch_tpu.binding import dispatcher
+from torch_tpu.binding.dispatcher import Operator
 from torch_tpu.eager import copies
 from torch_tpu.eager.spec import overload_name
 
@@ -51,20 +53,17 @@ def fallback_counts() -> dict[str, int]:
     return dict(counts)
 
 
-_decompositions: dict[Any, Callable[..., Any]] | None = None
+_decompositions: Mapping[Any, Callable[..., Any]] | None = None
 
 
-def decomposition_of(op: torch._ops.OpOverload) -> Callable[..., Any] | None:
+def decomposition_of(op: Operator) -> Callable[..., Any] | None:
     global _decompositions
     if _decompositions is None:
-        import torch._refs  # noqa: F401  fills the table
-        from torch._decomp import decomposition_table
-
-        _decompositions = decomposition_table
+        _decompositions = dispatcher.decompositions()
     return _decompositions.get(op)
 
 
-def handle(op: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> Any:
+def handle(op: Operator, *args: Any, **kwargs: Any) -> Any:
     """Run an operator that has no kernel on the device."""
     name = overload_name(op)
     decomposition = decomposition_of(op)
@@ -79,7 +78,7 @@ def handle(op: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> Any:
     return on_host(op, *args, **kwargs) if result is NotImplemented else result
 
 
-def on_host(op: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> Any:
+def on_host(op: Operator, *args: Any, **kwargs: Any) -> Any:
     name = overload_name(op)
     _announce(name)
     counts[name] += 1
@@ -137,7 +136,7 @@ def _tensors(x: Any) -> list[torch.Tensor]:
 
 
 def _write_back(
-    op: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], moved: dict[int, torch.Tensor]
+    op: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], moved: dict[int, torch.Tensor]
 ) -> dict[int, torch.Tensor]:
     """Copy mutated operands to the device; id of the host tensor -> the device tensor that it stands for."""
     back: dict[int, torch.Tensor] = {}

@@ -24,7 +24,9 @@ import jax
 import numpy as np
 import torch
 
+from torch_tpu.binding import dispatcher
 from torch_tpu.binding import tensor as binding_tensor
+from torch_tpu.binding.dispatcher import Operator
 from torch_tpu.eager import modes
 from torch_tpu.eager.plan import is_operand, number_dtype
 from torch_tpu.eager.spec import overload_name
@@ -60,7 +62,7 @@ def _element_type(text: str) -> str:
     return text.removeprefix("List[").removesuffix("]") if text.startswith("List[") else text
 
 
-def element_of(op: torch._ops.OpOverload) -> Element | None:
+def element_of(op: Operator) -> Element | None:
     """The element operator of a foreach overload, by their schemas; None if no lowering serves one."""
     base = op._schema.name.removeprefix("aten::_foreach_").removesuffix("_")
     packet = getattr(torch.ops.aten, base, None)
@@ -366,7 +368,7 @@ def _chain_of(
     return chain
 
 
-def kernel_for(op: torch._ops.OpOverload, loop: Callable[..., Any]) -> Callable[..., Any]:
+def kernel_for(op: Operator, loop: Callable[..., Any]) -> Callable[..., Any]:
     """The kernel of a foreach overload; ``loop`` is PyTorch's own, for what is not recorded."""
     element = element_of(op)
     if element is None:
@@ -447,5 +449,5 @@ def _origin(chain: Chain, operand: tuple[str, int]) -> int | None:
 def names() -> tuple[str, ...]:
     """The foreach overloads that may be recorded."""
     wanted = {f"aten::_foreach_{b}{suffix}" for b in POINTWISE for suffix in ("", "_")}
-    found = torch._C._dispatch_get_all_op_names()
+    found = dispatcher.operator_names()
     return tuple(n for n in found if n.partition(".")[0] in wanted and not n.endswith("out"))

@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
+from torch_tpu.binding import dispatcher
 from torch_tpu.binding.registration import overriding, register, register_fallback
-from torch_tpu.eager import copies, fallback, foreach, kernels, metadata, spec, special
-from torch_tpu.lowering import attention, registry
+from torch_tpu.eager import copies, fallback, foreach, kernels, metadata, sdpa, spec, special
+from torch_tpu.lowering import registry
 
 _COPIES = {
     "empty.memory_format": copies.empty,
@@ -44,11 +43,10 @@ def _served_names() -> list[str]:
     packets = {name.partition(".")[0] for name in registry.names()}
     packets |= {p + "_" for p in packets}
     packets |= {"aten::normal_", "aten::_native_batch_norm_legit"}
-    implicit = torch._C._dispatch_has_kernel_for_dispatch_key
     return [
         name
-        for name in torch._C._dispatch_get_all_op_names()
-        if name.partition(".")[0] in packets and not implicit(name, "CompositeImplicitAutograd")
+        for name in dispatcher.operator_names()
+        if name.partition(".")[0] in packets and not dispatcher.is_composite_implicit(name)
     ]
 
 
@@ -64,9 +62,7 @@ def install() -> None:
             register(f"aten::{name}", kernel)
         for name in foreach.names():
             register(name, _foreach_stub(name))
-        register(
-            "aten::scaled_dot_product_attention", attention.scaled_dot_product_attention, key="AutogradPrivateUse1"
-        )
+        register("aten::scaled_dot_product_attention", sdpa.scaled_dot_product_attention, key="AutogradPrivateUse1")
     copies.device_copy_ = _derived("aten::copy_")
     copies.device_to_copy = _derived("aten::_to_copy")
     register_fallback(fallback.handle, "PrivateUse1")
@@ -119,10 +115,7 @@ def _without_lowering(name: str) -> Callable[..., Any]:
     """What an overload does that shares a packet with a lowering but is not served by it."""
     op = spec.find(name)
     assert op is not None
-    for key in ("CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional"):
-        if torch._C._dispatch_has_kernel_for_dispatch_key(name, key):
-            # A composite is reached through a backend that has no kernels of its own.
-            call = torch.library.get_kernel(name, "XLA").call_boxed
-            keys = torch._C.DispatchKeySet(torch._C.DispatchKey.PrivateUse1)
-            return lambda *args, **kwargs: call(keys, *args, **kwargs)
+    composite = dispatcher.composite_kernel(name)
+    if composite is not None:
+        return composite
     return lambda *args, **kwargs: fallback.handle(op, *args, **kwargs)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from torch_tpu.binding import tensor as binding_tensor
+from torch_tpu.binding.dispatcher import cpu_kernel
 from torch_tpu.runtime.buffers import canonical_strides
 
 _reinterpret = binding_tensor.view
@@ -50,7 +51,7 @@ def view(self: torch.Tensor, size: Any) -> torch.Tensor:
         strides = _strides.get(key) or _contiguous_view(key, size)
         if strides is not None:
             return _reinterpret(self, size, strides, 0)
-    return _any_view(_ANY_KEYS, self, size)
+    return _any_view(self, size)
 
 
 def _contiguous_view(key: Any, size: Any) -> tuple[int, ...] | None:
@@ -72,27 +73,22 @@ def reshape_alias(self: torch.Tensor, size: Any, stride: Any) -> torch.Tensor:
     return _reinterpret(self, size, stride, 0)
 
 
-def _boxed(name: str) -> Any:
-    return torch.library.get_kernel(f"aten::{name}", "CPU").call_boxed
-
-
-_ANY_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
-_any_view = _boxed("view")
-_any_unfold = _boxed("unfold")
-_any_complex, _any_real = _boxed("view_as_complex"), _boxed("view_as_real")
-_any_set = _boxed("set_.source_Storage_storage_offset")
+_any_view = cpu_kernel("aten::view")
+_any_unfold = cpu_kernel("aten::unfold")
+_any_complex, _any_real = cpu_kernel("aten::view_as_complex"), cpu_kernel("aten::view_as_real")
+_any_set = cpu_kernel("aten::set_.source_Storage_storage_offset")
 
 
 def unfold(self: torch.Tensor, dimension: int, size: int, step: int) -> torch.Tensor:
-    return _any_unfold(_ANY_KEYS, self, dimension, size, step)
+    return _any_unfold(self, dimension, size, step)
 
 
 def view_as_complex(self: torch.Tensor) -> torch.Tensor:
-    return _any_complex(_ANY_KEYS, self)
+    return _any_complex(self)
 
 
 def view_as_real(self: torch.Tensor) -> torch.Tensor:
-    return _any_real(_ANY_KEYS, self)
+    return _any_real(self)
 
 
 def set_storage_offset(
@@ -115,9 +111,9 @@ def set_storage_offset(
         )
     known = getattr(source, "tpu_nbytes", None)
     if known is None:
-        return _any_set(_ANY_KEYS, self, source, storage_offset, size, stride)
+        return _any_set(self, source, storage_offset, size, stride)
     # PyTorch's own record of the size of a storage that was resized is out of date, and its kernel would resize.
-    _any_set(_ANY_KEYS, self, source, 0, (0,), (1,))
+    _any_set(self, source, 0, (0,), (1,))
     self.data = _reinterpret(self, size, stride, storage_offset)
     return self
 

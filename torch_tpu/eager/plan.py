@@ -21,6 +21,7 @@ import numpy as np
 import torch
 
 from torch_tpu.binding import tensor as binding_tensor
+from torch_tpu.binding.dispatcher import Operator
 from torch_tpu.eager import modes, views
 from torch_tpu.eager.spec import Kind, Param, Spec
 from torch_tpu.lowering import checks, dtypes, registry
@@ -475,7 +476,7 @@ def _as_meta(value: Any) -> Any:
     return value
 
 
-def _results(op: torch._ops.OpOverload, result: Any, values: dict[str, Any]) -> list[Any]:
+def _results(op: Operator, result: Any, values: dict[str, Any]) -> list[Any]:
     """An operator's results as a flat list, with None where a mask argument asks for none."""
     flat = list(result) if isinstance(result, (list, tuple)) else [] if result is None else [result]
     flat = [t for r in flat for t in (r if isinstance(r, (list, tuple)) else [r])]
@@ -485,7 +486,7 @@ def _results(op: torch._ops.OpOverload, result: Any, values: dict[str, Any]) -> 
     return flat
 
 
-def call_with(op: torch._ops.OpOverload, values: dict[str, Any]) -> Any:
+def call_with(op: Operator, values: dict[str, Any]) -> Any:
     """Call an operator with arguments bound by name."""
     args, kwargs, positional = [], {}, True
     for a in op._schema.arguments:

@@ -13,6 +13,7 @@ import functools
 
 import torch
 
+from torch_tpu.binding.dispatcher import Operator
 from torch_tpu.lowering import registry
 from torch_tpu.lowering.registry import Lowering
 
@@ -60,9 +61,9 @@ class Param:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Spec:
-    op: torch._ops.OpOverload
+    op: Operator
     name: str
-    twin: torch._ops.OpOverload  # the functional operator; ``op`` itself where that is functional
+    twin: Operator  # the functional operator; ``op`` itself where that is functional
     lowering: Lowering
     params: tuple[Param, ...]
     plain_returns: int  # results that are new tensors
@@ -77,12 +78,12 @@ class Spec:
         return tuple(p for p in self.params if p.mutated)
 
 
-def overload_name(op: torch._ops.OpOverload) -> str:
+def overload_name(op: Operator) -> str:
     """``"aten::add.Tensor"``; the default overload has no suffix."""
     return op._schema.name + (f".{op._schema.overload_name}" if op._schema.overload_name else "")
 
 
-def find(name: str) -> torch._ops.OpOverload | None:
+def find(name: str) -> Operator | None:
     """The operator called ``"ns::packet.overload"``, or None."""
     namespace, _, rest = name.partition("::")
     packet, _, overload = rest.partition(".")
@@ -90,12 +91,12 @@ def find(name: str) -> torch._ops.OpOverload | None:
     return getattr(found, overload or "default", None)
 
 
-def _inputs(op: torch._ops.OpOverload) -> list[tuple[str, str]]:
+def _inputs(op: Operator) -> list[tuple[str, str]]:
     return [(a.name, str(a.type)) for a in op._schema.arguments if not a.is_out]
 
 
 @functools.cache
-def twin_of(op: torch._ops.OpOverload) -> torch._ops.OpOverload | None:
+def twin_of(op: Operator) -> Operator | None:
     """The functional operator whose lowering serves ``op``: itself, or its twin; None if there is none."""
     schema = op._schema
     if not any(a.alias_info is not None and a.alias_info.is_write for a in schema.arguments):
@@ -136,7 +137,7 @@ def _kind(argument: torch.Argument, lowering: Lowering) -> Kind:
     return Kind.STATIC
 
 
-def spec_for(op: torch._ops.OpOverload) -> Spec | None:
+def spec_for(op: Operator) -> Spec | None:
     """The spec of an operator that a lowering serves, directly or through its twin; None for any other."""
     twin = twin_of(op)
     lowering = registry.get(overload_name(twin)) if twin is not None else None
@@ -160,7 +161,7 @@ def spec_for(op: torch._ops.OpOverload) -> Spec | None:
     )  # fmt: skip
 
 
-def _aliased(op: torch._ops.OpOverload, returned: torch.Argument) -> str | None:
+def _aliased(op: Operator, returned: torch.Argument) -> str | None:
     if returned.alias_info is None:
         return None
     for a in op._schema.arguments:

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 
 from torch_tpu.binding import tensor as binding_tensor
-from torch_tpu.eager import copies, modes
-from torch_tpu.lowering import attention, search
+from torch_tpu.eager import copies, modes, sdpa
+from torch_tpu.lowering import search
 from torch_tpu.runtime import buffers, platform, programs, transfer
 
 KERNELS: dict[str, Callable[..., Any]] = {}
@@ -62,8 +62,8 @@ def is_set_to(self: torch.Tensor, tensor: torch.Tensor) -> bool:
 
 # Attention -----------------------------------------------------------------------------------------------------
 
-KERNELS["scaled_dot_product_attention"] = attention.scaled_dot_product_attention
-KERNELS["_fused_sdp_choice"] = attention.fused_sdp_choice
+KERNELS["scaled_dot_product_attention"] = sdpa.scaled_dot_product_attention
+KERNELS["_fused_sdp_choice"] = sdpa.fused_sdp_choice
 
 
 @special("_nested_tensor_from_mask_left_aligned")

@@ -113,7 +113,7 @@ def _check(self: Any, mat2: Any, offs: Any, bias: Any) -> None:
 def grouped_mm(
     self: Any, mat2: Any, offs: Any = None, bias: Any = None, out_dtype: torch.dtype | None = None
 ) -> Any:  # fmt: skip
-    """The four forms of torch._grouped_mm, for every dtype that matmul takes (the meta kernel knows bfloat16 alone)."""
+    """The four forms of ``_grouped_mm``, for every dtype that matmul takes (the meta kernel knows bfloat16 alone)."""
     _check(self, mat2, offs, bias)
     return _grouped(self, mat2, offs).astype(self.dtype if out_dtype is None else dtypes.to_jax(out_dtype))
 

@@ -20,7 +20,7 @@ class _Drawing(threading.local):
 drawing = _Drawing()  # ``now``: a CPU kernel is given a tpu generator on purpose
 
 
-def draw_key(generator: torch._C.Generator) -> np.ndarray:
+def draw_key(generator: torch.Generator) -> np.ndarray:
     """uint32[2], advancing the generator."""
     drawing.now = True
     try:

@@ -1,0 +1,53 @@
+"""What PyTorch's dispatcher knows of operators: their names, which kernels they have, and kernels as functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+Operator = torch._ops.OpOverload
+"""An operator of one overload, as ``torch.ops.aten.add.Tensor``."""
+
+
+def operator_names() -> list[str]:
+    """All operators: ``"ns::packet.overload"``, without a suffix for the default overload."""
+    return torch._C._dispatch_get_all_op_names()
+
+
+def is_composite_implicit(name: str) -> bool:
+    """Whether the operator is made of others, with their autograd: a kernel of its own would lose that."""
+    return torch._C._dispatch_has_kernel_for_dispatch_key(name, "CompositeImplicitAutograd")
+
+
+def composite_kernel(name: str) -> Callable[..., Any] | None:
+    """The operator's form in terms of others, below autograd; None if it has none."""
+    for key in ("CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional"):
+        if torch._C._dispatch_has_kernel_for_dispatch_key(name, key):
+            # It is reached through a backend that has no kernels of its own.
+            return _without_keys(torch.library.get_kernel(name, "XLA").call_boxed, torch._C.DispatchKey.PrivateUse1)
+    return None
+
+
+def cpu_kernel(name: str) -> Callable[..., Any]:
+    """CPU's kernel; for operators whose kernels only look at metadata, and so serve any device."""
+    return _without_keys(torch.library.get_kernel(name, "CPU").call_boxed, torch._C.DispatchKey.CPU)
+
+
+def _without_keys(call: Callable[..., Any], key: Any) -> Callable[..., Any]:
+    keys = torch._C.DispatchKeySet(key)
+    return lambda *args, **kwargs: call(keys, *args, **kwargs)
+
+
+def decompositions() -> Mapping[Any, Callable[..., Any]]:
+    """PyTorch's table: operator -> a Python function in terms of others."""
+    import torch._refs  # noqa: F401  fills the table
+    from torch._decomp import decomposition_table
+
+    return decomposition_table
+
+
+def overrideable_attention_enabled() -> bool:
+    """Whether ``torch.nn.attention.sdpa_kernel`` lets the device's own attention be used."""
+    return torch._C._get_overrideable_sdp_enabled()
