@@ -187,3 +187,8 @@ def test_a_cache_that_cannot_be_made(tmp_path):
     (tmp_path / "file").write_text("")
     out, _ = run(USE, TORCH_TPU_CACHE_DIR=str(tmp_path / "file" / "c"))
     assert out.startswith("1\n") and "keeping them in memory only" in out
+
+
+def test_a_host_tensor_indexed_by_a_device_tensor():
+    with pytest.raises(RuntimeError, match="indices should be either on cpu or on the same device"):
+        torch.arange(4.0)[torch.tensor([1], device="tpu")]

@@ -261,6 +261,10 @@ _INDEX_TYPES = (torch.int64, torch.int32, torch.bool, torch.uint8)
 
 def _on_device(self: torch.Tensor, indices: Sequence[Any]) -> list[torch.Tensor | None]:
     """Indices may be on the host, as for CUDA."""
+    if self.device.type != "tpu":
+        raise RuntimeError(
+            f"indices should be either on cpu or on the same device as the indexed tensor ({self.device})"
+        )
     for i in indices:
         if i is not None and i.dtype not in _INDEX_TYPES:
             raise IndexError("tensors used as indices must be long, int, byte or bool tensors")

@@ -12,6 +12,7 @@ import glob
 import importlib.util
 import os
 import threading
+import warnings
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -94,6 +95,10 @@ def start() -> tuple[str, tuple[Device, ...]]:
             "survive a fork. Use the 'spawn' start method, or use the device in the parent process only."
         )
     with _lock:
+        if not started():
+            # DataLoader's workers fork. JAX warns of each, since its threads do not survive; they do not use the
+            # device, and a child that does is told so above.
+            warnings.filterwarnings("ignore", message=r"os\.fork\(\) was called", category=RuntimeWarning)
         return _start()
 
 
