@@ -41,3 +41,8 @@ def test_negative_and_wide_padding():
         check("aten::reflection_pad1d", torch.randn(2, 3, 5), padding)
     check("aten::replication_pad1d", torch.randn(2, 1), [4, 5])
     check("aten::replication_pad1d", torch.randn(0, 2, 3), [1, 1])
+
+
+@pytest.mark.parametrize("padding", [[-4, 5, 0, 0], [0, 0, 2, -4], [5, -4, -4, 3], [-2, -1, 4, 6], [-1, -1, -1, -2]])
+def test_replication_of_what_negative_padding_cuts_off(padding):
+    check("aten::replication_pad2d", torch.randn(2, 3, 4, 4), padding)

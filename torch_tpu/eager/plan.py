@@ -8,7 +8,6 @@ operand (offsets of views, numbers) share one.
 
 from __future__ import annotations
 
-import builtins
 import dataclasses
 import itertools
 import math
@@ -164,9 +163,9 @@ class Plan:
         n, m = len(self.factories), len(self.trace.mutated_slots)
         for at, value in zip(self.trace.written_order(donate), results[:m], strict=True):
             targets[at].set(value, self.slots[self.trace.mutated_slots[at]].layout)
-        notes: tuple[tuple[str, str], ...] = program.notes or ()
+        notes: tuple[tuple[str, type[Exception]], ...] = program.notes or ()
         for report, (message, error) in zip(results[n + m :], notes, strict=True):
-            modes.expect(report, message, getattr(builtins, error))
+            modes.expect(report, message, error)
         if modes.state.blocking:
             with errors.translated(self.spec.name, self.device):
                 jax.block_until_ready(results)
@@ -259,7 +258,7 @@ class Trace:
         )  # fmt: skip
 
     def compile(self, donate: tuple[int, ...]) -> programs.Program:
-        found: list[tuple[str, str]] = []
+        found: list[tuple[str, type[Exception]]] = []
         place = platform.sharding(self.device)
 
         def aval(shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:
@@ -278,7 +277,7 @@ class Trace:
             notes=lambda: tuple(found), device=self.device,
         )  # fmt: skip
 
-    def _body(self, found: list[tuple[str, str]], donate: tuple[int, ...], *operands: Any) -> list[Any]:
+    def _body(self, found: list[tuple[str, type[Exception]]], donate: tuple[int, ...], *operands: Any) -> list[Any]:
         """The program: read the views, apply the lowering, lay out the results, write what is mutated."""
         rest = iter(operands)
         raw = {i: next(rest) for i in self.operand_slots}
@@ -293,7 +292,7 @@ class Trace:
         bound = {n: _resolve(v, values, numbers) for n, v in self.bound.items() if n in inputs}
         with checks.collect() as made:
             results = registry.call(self.spec.lowering, self.spec.twin._schema, bound, self.twin_meta, key)
-        found[:] = [(c.message, c.error.__name__) for c in made]
+        found[:] = [(c.message, c.error) for c in made]
         plain, new = results[: len(self.outs)], results[len(self.outs) :]
         if not self.outs and len(new) != len(self.mutated_slots):
             raise RuntimeError(f"{self.spec.name}: {len(new)} new values for {len(self.mutated_slots)} tensors")

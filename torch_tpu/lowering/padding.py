@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from torch_tpu.lowering.gather_scatter import cast_like, widen_half
@@ -35,6 +36,10 @@ def _reflect(x: Any, axis: int, low: int, high: int) -> Any:
 
 
 def _replicate(x: Any, axis: int, low: int, high: int) -> Any:
+    n = x.shape[axis]
+    if max(-low, 0) + max(-high, 0) >= n:  # nothing would be left to replicate: ATen reads what it cuts off
+        source = np.clip(np.arange(n + low + high), low, n + low - 1) - low
+        return jnp.take(x, source, axis=axis, mode="clip")
     x = _crop(x, axis, low, high)
     n, parts = x.shape[axis], [x]
     for size, at, place in ((low, 0, 0), (high, n - 1, 2)):
