@@ -130,3 +130,10 @@ def test_a_buffer_keeps_its_layout_while_it_waits():
     torch._foreach_mul_([x], 3.0)
     x.add_(1)
     assert x.tolist() == [19.0] * 4
+
+
+def test_resizing_what_waits_keeps_its_values():
+    x = torch.ones(3, device="tpu")
+    torch._foreach_mul_([x], 5.0)
+    x.resize_(6)
+    assert x[:3].tolist() == [5.0] * 3

@@ -90,6 +90,8 @@ def resize_buffer(buffer: Buffer, storage: torch.UntypedStorage, nbytes: int, dt
 
 def set_nbytes(buffer: Buffer, storage: torch.UntypedStorage, nbytes: int, dtype: np.dtype | None = None) -> None:
     """Make the storage ``nbytes`` long: grown or cut, its first bytes kept; 0 frees the memory."""
+    if buffer.pending is not None and nbytes:
+        buffer.force()
     old = buffer.layout
     if dtype is None or nbytes % dtype.itemsize:
         dtype = old.dtype if nbytes % old.dtype.itemsize == 0 else np.dtype(np.uint8)
