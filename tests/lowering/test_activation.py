@@ -171,3 +171,8 @@ def test_rrelu_backward(training, bounds):
 def test_unknown_approximation_names_the_operator():
     with pytest.raises(NotImplementedError, match="gelu: approximate must be 'none' or 'tanh', got 'sloppy'"):
         activation.gelu(1.0, "sloppy")
+
+
+def test_gelu_gradient_vanishes_far_from_zero():
+    x = torch.tensor([-30.0, -12.0, -9.0, -8.0, 8.0, 9.0, 12.0, 30.0])
+    check("aten::gelu_backward", torch.full_like(x, 100.0), x, approximate="tanh", rtol=0, atol=1e-5)

@@ -237,9 +237,10 @@ def gelu(self: Any, approximate: str = "none") -> Any:
 def gelu_backward(grad_output: Any, self: Any, approximate: str = "none") -> Any:
     _check_approximation("gelu_backward", approximate)
     if approximate == "tanh":
+        # In logistics: (1 + tanh u) / 2 is logistic(2u), and 1 - tanh(u)^2 would lose all digits where tanh is near 1.
         argument, slope = _gelu_tanh_argument(self)
-        gate = jnp.tanh(argument)
-        return grad_output * (0.5 * (1 + gate) + 0.5 * self * (1 - gate * gate) * slope)
+        gate = lax.logistic(2 * argument)
+        return grad_output * (gate + 2 * self * gate * lax.logistic(-2 * argument) * slope)
     cumulative = 0.5 * (1 + lax.erf(self * math.sqrt(0.5)))
     density = jnp.exp(-0.5 * self * self) * (1 / math.sqrt(2 * math.pi))
     return grad_output * (cumulative + self * density)
