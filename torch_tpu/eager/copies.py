@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from torch_tpu.binding import tensor as binding_tensor
-from torch_tpu.eager import foreach, kernels, modes, views
+from torch_tpu.eager import foreach, modes, views
 from torch_tpu.eager import plan as plans_module
 from torch_tpu.eager.spec import Spec, spec_for
 from torch_tpu.lowering import dtypes
@@ -344,7 +344,3 @@ def clone_spec() -> Spec:
 # Kernels derived from lowerings, set when they are registered.
 device_copy_: Callable[..., torch.Tensor] = _unset
 device_to_copy: Callable[..., torch.Tensor] = _unset
-
-
-def scalar(value: Any, dtype: torch.dtype, index: int) -> torch.Tensor:
-    return kernels.scalar_tensor(value, dtype, index)

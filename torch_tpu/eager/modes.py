@@ -6,7 +6,6 @@ import collections
 import contextlib
 import enum
 import os
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -98,10 +97,3 @@ def raise_failed(count: int | None = None) -> None:
         if bad:
             _reports.clear()
             raise error(message.format(value=int(value)))
-
-
-@contextlib.contextmanager
-def blocking() -> Iterator[None]:
-    """Run the block in DEFER_NEVER_AND_LAUNCH_BLOCKING."""
-    with set_eager_mode(EagerMode.DEFER_NEVER_AND_LAUNCH_BLOCKING):
-        yield

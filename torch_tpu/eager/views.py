@@ -16,7 +16,6 @@ import dataclasses
 import math
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -290,7 +289,3 @@ def arrangement(size: tuple[int, ...], stride: tuple[int, ...]) -> tuple[tuple[i
 
 def starts_operand(starts: tuple[int, ...], layout: Layout) -> np.ndarray:
     return np.asarray(starts, np.int64 if layout.numel > 2**31 - 1 else np.int32)
-
-
-def describe(array: Any) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(array.shape, array.dtype)

@@ -168,11 +168,6 @@ def canonical_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(strides)
 
 
-def as_numpy(array: Any) -> np.ndarray:
-    """The array on the host. May be read-only and alias device memory: copy before it is handed out."""
-    return np.asarray(array)
-
-
 def is_ready(array: Any) -> bool:
     """Whether the array has been computed; asks without waiting."""
     return array.is_ready()
