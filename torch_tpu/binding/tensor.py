@@ -73,8 +73,7 @@ class Factory:
     def __init__(self, shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype, device: int):
         self.shape, self.strides, self.dtype, self.device = shape, strides, dtype, device
         self.raw = dtype not in _DL_CODES
-        span = 0 if 0 in shape else 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
-        self.nbytes = span * dtype.itemsize
+        self.nbytes = buffers.span(shape, strides) * dtype.itemsize
         self.small = self.nbytes <= _ALIGNMENT
         self._pool: list[tuple[_DLTensor, int]] = []
         self._keep: list[Any] = []

@@ -31,7 +31,7 @@ def new_empty(size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype
     """An unallocated tensor: its memory comes into being when it is first written or read."""
     jax_dtype = dtypes.to_jax(dtype)
     arranged = views.arrangement(size, stride)
-    shape = arranged[0] if arranged is not None else (1 + sum((n - 1) * s for n, s in zip(size, stride, strict=True)),)
+    shape = arranged[0] if arranged is not None else (buffers.span(size, stride),)
     return binding_tensor.factory(size, stride, dtype, index).make(Buffer(buffers.layout(shape, jax_dtype, index)))
 
 
@@ -73,7 +73,7 @@ def resize_(self: torch.Tensor, size: Any, memory_format: Any = None) -> torch.T
         stride = buffers.canonical_strides(size)
     else:
         stride = torch.empty(size, device="meta", memory_format=memory_format).stride()
-    numel = 0 if 0 in size else 1 + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
+    numel = buffers.span(size, stride)
     buffer = binding_tensor.buffer_of(self)
     resize_buffer(
         buffer, self.untyped_storage(), (int(self.storage_offset()) + numel) * self.element_size(), self.dtype

@@ -63,17 +63,9 @@ def install() -> None:
         for name in foreach.names():
             register(name, _foreach_stub(name))
         register("aten::scaled_dot_product_attention", sdpa.scaled_dot_product_attention, key="AutogradPrivateUse1")
-    copies.device_copy_ = _derived("aten::copy_")
-    copies.device_to_copy = _derived("aten::_to_copy")
+    copies.device_copy_ = special.derived("aten::copy_")
+    copies.device_to_copy = special.derived("aten::_to_copy")
     register_fallback(fallback.handle, "PrivateUse1")
-
-
-def _derived(name: str) -> Callable[..., Any]:
-    op = spec.find(name)
-    found = spec.spec_for(op) if op is not None else None
-    if found is None:
-        raise RuntimeError(f"{name}: no lowering serves it")
-    return kernels.build(found)
 
 
 def kernel_for(name: str) -> Callable[..., Any] | None:

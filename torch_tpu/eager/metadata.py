@@ -9,6 +9,7 @@ import torch
 
 from torch_tpu.binding import tensor as binding_tensor
 from torch_tpu.binding.dispatcher import cpu_kernel
+from torch_tpu.runtime import buffers
 from torch_tpu.runtime.buffers import canonical_strides
 
 _reinterpret = binding_tensor.view
@@ -36,7 +37,7 @@ def _check_strided(self: torch.Tensor, size: Any, stride: Any, offset: int, nbyt
         raise RuntimeError(f"mismatch in length of strides and shape: {list(stride)} and {list(size)}")
     if any(s < 0 for s in stride):
         raise RuntimeError(f"as_strided: Negative strides are not supported at the moment, got strides: {list(stride)}")
-    span = 0 if 0 in size else 1 + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
+    span = buffers.span(size, stride)
     if offset < 0 or (span and (offset + span) * self.itemsize > nbytes):
         raise RuntimeError(
             f"setStorage: sizes {list(size)}, strides {list(stride)}, storage offset {offset}, and itemsize "
@@ -103,7 +104,7 @@ def set_storage_offset(
             f'"{source.device}". This is not allowed; the devices must match.'
         )
     buffer = getattr(source, "tpu_buffer", None) or binding_tensor.adopt(source)
-    span = 0 if 0 in size else 1 + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
+    span = buffers.span(size, stride)
     if (storage_offset + span) * self.itemsize > buffer.layout.nbytes:
         raise RuntimeError(
             f"setStorage: sizes {list(size)}, strides {list(stride)} and offset {storage_offset} need a storage of "

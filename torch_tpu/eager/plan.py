@@ -213,7 +213,7 @@ class Trace:
         self.arranged = arranged
         self.out_layouts = tuple(
             buffers.layout(
-                a[0] if a is not None else (_span(o.size, o.stride),), dtypes.to_jax(o.dtype), device
+                a[0] if a is not None else (buffers.span(o.size, o.stride),), dtypes.to_jax(o.dtype), device
             )
             for a, o in zip(arranged, self.outs, strict=True)
         )  # fmt: skip
@@ -338,10 +338,6 @@ def _resolve(value: Any, arrays: list[Any], numbers: list[Any]) -> Any:
 
 def _unread(slot: Slot) -> Any:
     return jax.numpy.zeros(slot.size, dtypes.to_jax(slot.dtype))
-
-
-def _span(size: tuple[int, ...], stride: tuple[int, ...]) -> int:
-    return 0 if 0 in size else 1 + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
 
 
 def _stable(value: Any) -> Any:

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from torch_tpu.runtime.buffers import Layout, canonical_strides
+from torch_tpu.runtime.buffers import Layout, canonical_strides, span
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,8 +103,8 @@ class View:
 
     def _split(self, flat: Any, starts: Any) -> Any:
         offset = starts[0]
-        span = 1 + sum((self.size[i] - 1) * self.strides[i] for i in self.order)
-        value = lax.dynamic_slice(flat, (offset,), (span,))
+        length = 1 + sum((self.size[i] - 1) * self.strides[i] for i in self.order)
+        value = lax.dynamic_slice(flat, (offset,), (length,))
         for i in self.order:
             n, s = self.size[i], self.strides[i]
             shape = value.shape[:-1]
@@ -132,10 +132,10 @@ def solve(layout: Layout, size: tuple[int, ...], stride: tuple[int, ...], offset
     numel = layout.nbytes // dtype.itemsize
     if 0 in size:
         return View(("empty", size, str(dtype)), *common, "empty", whole=layout.numel == 0)
-    span = offset + 1 + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
-    if span > numel:
+    reach = offset + span(size, stride)
+    if reach > numel:
         raise RuntimeError(
-            f"a view of sizes {list(size)}, strides {list(stride)} and offset {offset} needs {span} elements of "
+            f"a view of sizes {list(size)}, strides {list(stride)} and offset {offset} needs {reach} elements of "
             f"{dtype}; its storage on tpu has {numel}"
         )
     plain = _is_contiguous(size, stride)

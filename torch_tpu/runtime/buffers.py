@@ -160,6 +160,11 @@ def zeros(layout: Layout) -> jax.Array:
         return jnp.zeros(layout.shape, layout.dtype, device=platform.device(layout.device))
 
 
+def span(size: tuple[int, ...], stride: tuple[int, ...]) -> int:
+    """How many elements of storage a view reaches over, from its first element on; 0 for an empty one."""
+    return 0 if 0 in size else 1 + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
+
+
 def canonical_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Strides of a contiguous tensor of this shape, as PyTorch counts them (empty dims count as one)."""
     strides = [1] * len(shape)
