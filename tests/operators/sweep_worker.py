@@ -1,0 +1,97 @@
+"""The process that ``sweep.py`` starts: reads tasks from stdin, writes a result a line to the given descriptor."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from checks import CHECKS, Skipped
+from entries import ENTRIES
+
+_AT_MOST_MB = 4000
+
+
+def run(task: dict[str, Any], limit: int | None) -> dict[str, Any]:
+    before, start = dict(torch.tpu.fallback_counts()), time.time()
+    strides: list[str] = []
+    result = {**task, "status": "pass", "message": "", "samples": 0}
+    try:
+        result["samples"] = CHECKS[task["check"]](ENTRIES[task["op"]], getattr(torch, task["dtype"]), limit, strides)
+    except Skipped as e:
+        result.update(status="skip", message=str(e))
+    except Exception as e:
+        result.update(status="fail", message=(str(e) or type(e).__name__)[:600])
+    after = torch.tpu.fallback_counts()
+    result["fallbacks"] = sorted(n for n, k in after.items() if k > before.get(n, 0))
+    result["strides"] = strides[0] if strides else ""
+    result["seconds"] = round(time.time() - start, 2)
+    return result
+
+
+def for_tpu(say: Callable[[dict[str, Any]], None]) -> Callable[[dict[str, Any], int | None], dict[str, Any]]:
+    """The task of ``tpu_sweep.py``: run an entry forward and backward, and compile the programs it made for TPUs."""
+    import tpu_compile
+
+    known: set[tuple[str, str, str]] = set()
+    if os.path.exists(path := os.environ["TPU_SWEEP_RESULTS"]):
+        with open(path) as f:
+            known = {
+                (p["lowering"], p["kind"], p["topology"]) for r in map(json.loads, f) for p in r.get("programs", ())
+            }
+
+    def task(task: dict[str, Any], limit: int | None) -> dict[str, Any]:
+        start, found = time.time(), []
+        entry, dtype = ENTRIES[task["op"]], getattr(torch, task["dtype"])
+        with tpu_compile.recording(found):
+            for check in ("forward", "inplace", "backward"):
+                try:
+                    if check != "backward" or dtype in entry.supported_backward_dtypes("cpu"):
+                        CHECKS[check](entry, dtype, limit, [])
+                except Exception:  # the other sweep's business
+                    continue
+        largest: dict[tuple[str, str], tpu_compile.Made] = {}
+        for made in found:
+            if made.elements > largest.setdefault((made.operator, made.kind), made).elements:
+                largest[made.operator, made.kind] = made
+        programs = []
+        for made in largest.values():
+            for topology in tpu_compile.TOPOLOGIES:
+                if (made.operator, made.kind, topology) not in known:
+                    known.add((made.operator, made.kind, topology))
+                    say({"doing": {"lowering": made.operator, "kind": made.kind, "topology": topology}})
+                    programs.append(tpu_compile.compile_for(topology, made))
+        return {**task, "status": "pass", "message": "", "programs": programs, "seconds": round(time.time() - start, 2)}
+
+    return task
+
+
+def main() -> None:
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    to, limit = os.fdopen(int(sys.argv[1]), "w"), int(sys.argv[2]) or None
+
+    def say(message: dict[str, Any]) -> None:
+        to.write(json.dumps(message) + "\n")
+        to.flush()
+
+    one = None
+    for line in sys.stdin:
+        task = json.loads(line)
+        if one is None:
+            one = for_tpu(say) if task["check"] == "tpu" else run
+        result = one(task, limit)
+        torch.tpu.compiler.clear_cache()
+        say(result)
+        if resource.getrusage(resource.RUSAGE_SELF).ru_maxrss > _AT_MOST_MB * 1024:
+            break  # the next task gets a new process
+
+
+if __name__ == "__main__":
+    main()
