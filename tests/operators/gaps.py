@@ -1,0 +1,37 @@
+"""Checks of the operator database that device tpu does not pass, each with its reason.
+
+A line stands for an entry (with wildcards), a check and dtypes (with wildcards). A line that nothing needs any more
+fails the tests, and a full sweep lists it.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from typing import NamedTuple
+
+
+class Gap(NamedTuple):
+    entry: str
+    check: str
+    dtypes: str  # names separated by spaces, or "*"
+    reason: str
+
+    def covers(self, entry: str, check: str, dtype: str) -> bool:
+        return (
+            fnmatch.fnmatchcase(entry, self.entry)
+            and fnmatch.fnmatchcase(check, self.check)
+            and any(fnmatch.fnmatchcase(dtype, d) for d in self.dtypes.split())
+        )
+
+
+_COMPLEX32 = "XLA has no complex type of half precision; it is refused with the list of types there are"
+
+GAPS = (
+    Gap("chalf", "*", "*", _COMPLEX32),
+    Gap("complex", "*", "float16", _COMPLEX32),
+    Gap("view_as_complex", "*", "float16", _COMPLEX32),
+)
+
+
+def gap(entry: str, check: str, dtype: str) -> Gap | None:
+    return next((g for g in GAPS if g.covers(entry, check, dtype)), None)
