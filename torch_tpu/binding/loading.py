@@ -55,6 +55,7 @@ def register() -> None:
         autocast,
         backends,
         conversion,
+        dynamo,
         generator,
         pinning,
         printing,
@@ -70,6 +71,7 @@ def register() -> None:
     _alias_submodules()
     accelerator.install()
     conversion.install()
+    dynamo.install()
     storage.install()
     pinning.install()
     printing.install()

@@ -6,6 +6,7 @@ import collections
 import contextlib
 import enum
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -71,14 +72,22 @@ class set_eager_mode(contextlib.AbstractContextManager[None]):
         state.select(self._before)
 
 
-# Reports of index checks (see lowering/checks.py) of programs that are on their way: (array, message, error type).
-_reports: collections.deque[tuple[Any, str, type[Exception]]] = collections.deque()
+# Reports of index checks (see lowering/checks.py) of programs that are on their way: (rows of an array, and
+# what each of them says).
+_reports: collections.deque[tuple[Any, Sequence[tuple[str, type[Exception]]]]] = collections.deque()
 _LOOK_AT = 64
 
 
 def expect(report: Any, message: str, error: type[Exception]) -> None:
     """Remember a report; it is looked at at the next synchronization, or when many have gathered."""
-    _reports.append((report, message, error))
+    _reports.append((report, ((message, error),)))
+    if len(_reports) > _LOOK_AT:
+        raise_failed(len(_reports) // 2)
+
+
+def expect_all(reports: Any, notes: Sequence[tuple[str, type[Exception]]]) -> None:
+    """The same for a program's reports in one array, a row a check."""
+    _reports.append((reports, notes))
     if len(_reports) > _LOOK_AT:
         raise_failed(len(_reports) // 2)
 
@@ -90,10 +99,10 @@ def raise_failed(count: int | None = None) -> None:
     """
     for _ in range(len(_reports) if count is None else count):
         try:
-            report, message, error = _reports.popleft()
+            reports, notes = _reports.popleft()
         except IndexError:
             return
-        bad, value = np.asarray(report)
-        if bad:
-            _reports.clear()
-            raise error(message.format(value=int(value)))
+        for (bad, value), (message, error) in zip(np.asarray(reports).reshape(-1, 2), notes, strict=True):
+            if bad:
+                _reports.clear()
+                raise error(message.format(value=int(value)))

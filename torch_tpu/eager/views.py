@@ -18,8 +18,11 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+import torch
 from jax import lax
 
+from torch_tpu.lowering.dtypes import to_jax
+from torch_tpu.runtime import buffers
 from torch_tpu.runtime.buffers import Layout, canonical_strides, span
 
 
@@ -285,6 +288,20 @@ def arrangement(size: tuple[int, ...], stride: tuple[int, ...]) -> tuple[tuple[i
         if not _is_contiguous(permuted, tuple(stride[i] for i in order)):
             return None
     return permuted, order
+
+
+def layout_of(size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype, device: int) -> Layout:
+    """The layout of the buffer behind a new tensor of these sizes and strides."""
+    arranged = arrangement(size, stride)
+    return buffers.layout(arranged[0] if arranged is not None else (span(size, stride),), to_jax(dtype), device)
+
+
+def lay_out(value: Any, size: tuple[int, ...], stride: tuple[int, ...], layout: Layout) -> Any:
+    """The array behind a new tensor (see ``layout_of``), from the tensor's values."""
+    arranged = arrangement(size, stride)
+    if arranged is None:
+        return solve(layout, size, stride, 0, layout.dtype).write(jnp.zeros(layout.shape, layout.dtype), value, None)
+    return value if arranged[1] == tuple(range(value.ndim)) else jnp.transpose(value, arranged[1])
 
 
 def starts_operand(starts: tuple[int, ...], layout: Layout) -> np.ndarray:

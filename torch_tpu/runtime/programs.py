@@ -17,7 +17,7 @@ import pickle
 import platform as host
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -98,12 +98,14 @@ class ProgramCache:
         donate: tuple[int, ...] = (),
         notes: Callable[[], Any] = lambda: None,
         device: int = 0,
+        options: Mapping[str, Any] | None = None,
     ) -> Program:
         """The program of ``key``, compiled from ``fn(*avals)`` if neither memory nor disk has it.
 
         Args:
           donate: positions of arguments whose memory the results may take.
           notes: called after tracing: what must be kept with the program (picklable).
+          options: XLA's compiler options, beside those that are chosen by size; they must be in the key.
         """
         found = self.programs.get(key)
         if found is not None:
@@ -114,7 +116,7 @@ class ProgramCache:
         with lock:
             found = self.programs.get(key)
             if found is None:
-                found = self._make(key, label, fn, avals, donate, notes, device)
+                found = self._make(key, label, fn, avals, donate, notes, device, options)
                 self.programs[key] = found
                 self._locks.pop(key, None)
                 self._bound()
@@ -135,7 +137,7 @@ class ProgramCache:
         if disk and self.directory is not None:
             self.directory.clear()
 
-    def _make(self, key, label, fn, avals, donate, notes, device) -> Program:
+    def _make(self, key, label, fn, avals, donate, notes, device, options) -> Program:
         platform.start()  # raises where the device cannot be used: a fault of no stored program
         start = time.perf_counter()
         name = _file_name(key) if self.directory is not None else ""
@@ -143,7 +145,7 @@ class ProgramCache:
         if loaded is not None:
             compiled, kept = loaded
         else:
-            compiled, calls_lapack = _compile(label, fn, avals, donate, device)
+            compiled, calls_lapack = _compile(label, fn, avals, donate, device, options)
             kept = notes()
             if name:
                 self._save(name, compiled, kept, calls_lapack)
@@ -202,7 +204,7 @@ def _start_lapack() -> None:
     lapack.prepare_lapack_call("potrf", np.dtype(np.float32))
 
 
-def _compile(label, fn, avals, donate, device) -> tuple[jax.stages.Compiled, bool]:
+def _compile(label, fn, avals, donate, device, wanted) -> tuple[jax.stages.Compiled, bool]:
     """(the compiled program, whether it calls LAPACK)."""
     options = None
     if platform.name() == "cpu":
@@ -214,7 +216,7 @@ def _compile(label, fn, avals, donate, device) -> tuple[jax.stages.Compiled, boo
         if options and sum(_size(a) for a in jax.tree_util.tree_leaves(lowered.out_info)) > _SMALL_ELEMENTS:
             options = None
         calls_lapack = platform.name() == "cpu" and "lapack_" in lowered.as_text()
-        return lowered.compile(compiler_options=options), calls_lapack
+        return lowered.compile(compiler_options={**(options or {}), **(wanted or {})} or None), calls_lapack
 
 
 def _size(aval: Any) -> int:

@@ -1,0 +1,37 @@
+"""What Dynamo is told of device tpu: its backend, and that it is the default for tpu tensors.
+
+Stock PyTorch sends ``torch.compile`` of tpu tensors to Inductor's own Pallas generator, which needs packages that are
+not there. Contract tests: tests/contracts/test_dynamo.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+
+def backend(module: Any, inputs: Sequence[Any], **kwargs: Any) -> Any:
+    """The backend by name; the compiler is imported when it is first asked for."""
+    from torch_tpu.compile.backend import compile_graph
+
+    return compile_graph(module, inputs, **kwargs)
+
+
+def install() -> None:
+    """Register the backend "tpu" (by entry point it is found too) and make it the default for tpu tensors."""
+    wrapper: Any = torch._TorchCompileInductorWrapper  # type: ignore[attr-defined]
+    if hasattr(wrapper, "_tpu_original"):
+        return
+    original = wrapper.__call__
+
+    def call(self: Any, model_: Any, inputs_: Any) -> Any:
+        from torch_tpu.compile.backend import compile_graph, uses_tpu
+
+        if uses_tpu(model_, inputs_):
+            return compile_graph(model_, inputs_)
+        return original(self, model_, inputs_)
+
+    wrapper._tpu_original = original
+    wrapper.__call__ = call

@@ -1,0 +1,104 @@
+"""The Dynamo backend "tpu".
+
+Dynamo hands over a graph; AOTAutograd makes it functional and splits it into a forward and a backward graph; each
+becomes one XLA program (``runner.Graph``). What has no lowering is decomposed by PyTorch's own tables first.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch.partitioners import min_cut_rematerialization_partition
+from torch.fx import GraphModule
+
+from torch_tpu.binding import dispatcher
+from torch_tpu.compile import errors, operators
+from torch_tpu.compile import options as compile_options
+from torch_tpu.compile.runner import Graph
+from torch_tpu.eager.spec import overload_name, spec_for
+
+_number = itertools.count()
+
+
+def compile_graph(
+    module: GraphModule, inputs: Sequence[Any], *, mode: str | None = None, options: Mapping[str, Any] | None = None
+) -> Callable[..., Any]:
+    """``torch.compile(backend="tpu")``.
+
+    Args:
+      module: the graph that Dynamo made.
+      inputs: its example inputs (fake tensors, symbolic sizes).
+      mode: accepted, without effect: every mode of ``torch.compile``.
+      options: ``xla_options``: a dict of XLA's compiler options.
+
+    Raises:
+      ValueError: an unknown mode or option.
+    """
+    chosen = compile_options.options_of(mode, options)
+    if not uses_tpu(module, inputs):
+        return module.forward
+    name = f"graph {next(_number)}{_origin(module)}"
+
+    def compiler(kind: str) -> Callable[..., Any]:
+        def compiled(graph: GraphModule, example_inputs: Sequence[Any]) -> Graph:
+            return Graph(graph, f"{name} {kind}".strip(), chosen)
+
+        return compiled
+
+    make = aot_autograd(
+        fw_compiler=compiler("forward"), bw_compiler=compiler("backward"), inference_compiler=compiler(""),
+        partition_fn=min_cut_rematerialization_partition, decompositions=decompositions(),
+        keep_inference_input_mutations=True,
+    )  # fmt: skip
+    return make(module, inputs)
+
+
+def uses_tpu(module: GraphModule, inputs: Sequence[Any]) -> bool:
+    """Whether a tensor of the graph, or one that it makes, is on device tpu."""
+
+    def on_tpu(x: Any) -> bool:
+        if isinstance(x, torch.Tensor):
+            return x.device.type == "tpu"
+        if isinstance(x, (list, tuple)):
+            return any(on_tpu(e) for e in x)
+        return isinstance(x, torch.device) and x.type == "tpu"
+
+    if on_tpu(list(inputs)):
+        return True
+    return any(
+        on_tpu(node.meta.get("example_value")) or on_tpu(list(node.kwargs.values())) for node in module.graph.nodes
+    )
+
+
+def _origin(module: GraphModule) -> str:
+    """`` (file.py:12)``: the user's line that the graph begins at."""
+    for node in module.graph.nodes:
+        if node.op not in ("placeholder", "output"):
+            line = errors.line_of(node)
+            if line:
+                file, _, rest = line.removeprefix('File "').partition('", line ')
+                return f" ({file.rpartition('/')[2]}:{rest.partition(',')[0]})"
+    return ""
+
+
+@functools.cache
+def decompositions() -> dict[Any, Callable[..., Any]]:
+    """PyTorch's decompositions of what has no lowering and no meaning of its own in a graph."""
+    return {
+        op: fn
+        for op, fn in dispatcher.decompositions().items()
+        if isinstance(op, torch._ops.OpOverload) and not is_known(op)
+    }
+
+
+def is_known(op: Any) -> bool:
+    """Whether a graph may have the operator."""
+    if not overload_name(op).startswith("aten::"):
+        return False
+    spec = spec_for(op)
+    return (spec is not None and not spec.mutated) or operators.find(op) is not None

@@ -1,0 +1,196 @@
+"""An FX graph of aten operators as a function of JAX arrays.
+
+AOTAutograd gives a functional graph: no operator in it writes to its operands, but for ``copy_`` into the graph's own
+inputs. Each operator is its lowering, applied to the values of its operands, under one JAX trace. What a value looks
+like (shape, dtype) is what PyTorch's fake tensors found when the graph was made.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import torch
+from torch.fx import GraphModule, Node
+
+from torch_tpu.compile import operators
+from torch_tpu.compile.errors import GraphError, at_line
+from torch_tpu.eager import plan as eager_plan
+from torch_tpu.eager.spec import Kind, Spec, overload_name, spec_for
+from torch_tpu.lowering import dtypes, registry
+
+# Values of symbolic sizes: what a shape's symbols stand for in the program that is traced.
+Sizes = Mapping[Any, int]
+
+
+@dataclasses.dataclass
+class Context:
+    """What a graph is evaluated under."""
+
+    sizes: Sizes
+    key: Any  # the program's PRNG key, None if nothing is random
+    constants: dict[str, Any]  # arrays of the graph's own tensors, by qualified name
+    draws: int = 0
+    results: tuple[Node, ...] | None = None  # the nodes whose values are wanted; None: all outputs
+    written: dict[Node, Any] = dataclasses.field(default_factory=dict)  # placeholder -> its new value
+
+    def next_key(self) -> Any:
+        """A key for one random operator: the n-th one of the program."""
+        self.draws += 1
+        return jax.random.fold_in(self.key, self.draws)
+
+
+def concrete(value: Any, sizes: Sizes) -> Any:
+    """A SymInt, or anything with SymInts in it, with its symbols replaced by numbers."""
+    if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        expression = value.node.expr
+        found = expression.xreplace(sizes) if hasattr(expression, "xreplace") else expression
+        kind = int if isinstance(value, torch.SymInt) else float if isinstance(value, torch.SymFloat) else bool
+        return kind(found)
+    if isinstance(value, (list, tuple)):
+        items = [concrete(v, sizes) for v in value]
+        return tuple(items) if isinstance(value, (tuple, torch.Size)) else items
+    return value
+
+
+def meta_of(value: Any, sizes: Sizes) -> registry.Meta | None:
+    """Shape and dtype of a fake tensor; None for what is not one."""
+    if not isinstance(value, torch.Tensor):
+        return None
+    return registry.Meta(tuple(concrete(tuple(value.shape), sizes)), value.dtype)
+
+
+def evaluate(module: GraphModule, operands: Sequence[Any], context: Context, prefix: str = "") -> list[Any]:
+    """The graph's outputs for the values of its placeholders (arrays, ``dtypes.Scalar``, Python numbers)."""
+    values: dict[Node, Any] = {}
+    rest = iter(operands)
+    last_use = _last_uses(module)
+    for node in module.graph.nodes:
+        if node.op == "placeholder":
+            values[node] = next(rest)
+        elif node.op == "output":
+            wanted = _flat(node.args[0]) if context.results is None else context.results
+            return [context.written.get(a, _value(a, values)) if isinstance(a, Node) else a for a in wanted]
+        elif node.op == "get_attr":
+            values[node] = _attribute(module, node, context, prefix)
+        else:
+            with at_line(node):
+                values[node] = _call(module, node, values, context, prefix)
+        for dead in last_use.get(node, ()):
+            values.pop(dead, None)
+    raise GraphError("the graph has no output")
+
+
+def _last_uses(module: GraphModule) -> dict[Node, list[Node]]:
+    """Node -> the nodes that nobody needs after it."""
+    seen: set[Node] = set()
+    last: dict[Node, list[Node]] = {}
+    for node in reversed(module.graph.nodes):
+        for used in node.all_input_nodes:
+            if used not in seen:
+                seen.add(used)
+                last.setdefault(node, []).append(used)
+    return last
+
+
+def _flat(x: Any) -> list[Any]:
+    return [v for e in x for v in _flat(e)] if isinstance(x, (list, tuple)) else [x]
+
+
+def _value(argument: Any, values: Mapping[Node, Any]) -> Any:
+    if isinstance(argument, Node):
+        return values[argument]
+    if isinstance(argument, (list, tuple)):
+        return type(argument)(_value(a, values) for a in argument)
+    if isinstance(argument, dict):
+        return {k: _value(a, values) for k, a in argument.items()}
+    if isinstance(argument, slice):
+        return slice(*(_value(a, values) for a in (argument.start, argument.stop, argument.step)))
+    return argument
+
+
+def _attribute(module: GraphModule, node: Node, context: Context, prefix: str) -> Any:
+    found: Any = module
+    for part in str(node.target).split("."):
+        found = getattr(found, part)
+    if isinstance(found, torch.Tensor):
+        return context.constants[f"{prefix}{node.target}"]
+    return found
+
+
+def _call(module: GraphModule, node: Node, values: Mapping[Node, Any], context: Context, prefix: str) -> Any:
+    target: Any = node.target
+    args = tuple(_value(a, values) for a in node.args)
+    kwargs = {k: _value(a, values) for k, a in node.kwargs.items()}
+    if isinstance(target, torch._ops.HigherOrderOperator):
+        from torch_tpu.compile import control
+
+        return control.call(target, node, args, kwargs, context)
+    if isinstance(target, torch._ops.OpOverload):
+        return call_operator(target, args, kwargs, node.meta.get("val"), context, node)
+    if callable(target):  # arithmetic on sizes, and picking one of several results
+        return _plain_function(target, args, kwargs)
+    raise GraphError(f"{node.op} of {target!r} is not supported in a compiled graph")
+
+
+def _plain_function(target: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if target is operator.getitem:
+        return args[0][args[1]]
+    if any(isinstance(a, jax.Array) for a in args):
+        raise GraphError(f"{getattr(target, '__name__', target)} of a tensor's value needs that value on the host")
+    return target(*args, **kwargs)
+
+
+def call_operator(
+    op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], fake: Any, context: Context, node: Node | None
+) -> Any:
+    """One aten operator on values; several results as a list."""
+    schema = op._schema
+    bound = dict(zip((a.name for a in schema.arguments), args, strict=False)) | kwargs
+    own = operators.find(op)
+    if own is not None:
+        return own(op, bound, fake, context, node)
+    spec = spec_for(op)
+    if spec is None or spec.mutated:
+        raise GraphError(f"{overload_name(op)} has no lowering for tpu")
+    return apply(spec, bound, fake, context)
+
+
+def apply(spec: Spec, bound: dict[str, Any], fake: Any, context: Context) -> Any:
+    """A lowering on values bound by the schema's names."""
+    results = list(fake) if isinstance(fake, (list, tuple)) else [fake]
+    results = [r for e in results for r in (e if isinstance(e, (list, tuple)) else [e])]
+    meta = tuple(meta_of(r, context.sizes) for r in results)
+    for name in ("output_mask", "grad_input_mask"):
+        if name in bound:
+            meta = tuple(m if asked else None for m, asked in zip(meta, bound[name], strict=True))
+    wide = spec.lowering.wide or any(
+        m is not None and m.dtype in (torch.float64, torch.complex128) for m in (*meta, *_types(bound))
+    )
+    given = {p.name: _operand(p.kind, bound[p.name], p.special, wide) for p in spec.params if p.name in bound}
+    key = context.next_key() if spec.lowering.rng else None
+    made = list(registry.call(spec.lowering, spec.twin._schema, given, meta, key))
+    rest = iter(made)
+    out = [next(rest) if m is not None else None for m in meta]
+    return out if isinstance(fake, (list, tuple)) else out[0]
+
+
+def _types(bound: Mapping[str, Any]) -> list[registry.Meta]:
+    return [
+        registry.Meta((), dtypes.to_torch(a.dtype)) for a in _flat(list(bound.values())) if isinstance(a, jax.Array)
+    ]
+
+
+def _operand(kind: Kind, value: Any, special: tuple[object, ...], wide: bool) -> Any:
+    """A number where eager has an operand becomes one here, so that a lowering sees the same."""
+    if kind is Kind.TENSORS and value is not None:
+        return [_operand(Kind.TENSOR, v, (), wide) for v in value]
+    if kind is Kind.NUMBER and isinstance(value, (list, tuple)):
+        return [_operand(kind, v, (), wide) for v in value]
+    if kind in (Kind.NUMBER, Kind.TENSOR) and eager_plan.is_operand(value, special):
+        return dtypes.Scalar(jnp.asarray(value, eager_plan.number_dtype(value, wide)), type(value))
+    return value

@@ -1,0 +1,180 @@
+"""Operators of a graph that no lowering stands for: views as values, lists of tensors, empties, bookkeeping."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import torch
+from torch.fx import Node
+
+from torch_tpu.compile.errors import GraphError
+from torch_tpu.eager.foreach import element_of
+from torch_tpu.eager.spec import Spec, overload_name, spec_for
+from torch_tpu.eager.spec import find as find_operator
+from torch_tpu.lowering import dtypes, registry
+
+if TYPE_CHECKING:
+    from torch_tpu.compile.evaluate import Context
+
+Handler = Callable[[Any, dict[str, Any], Any, "Context", "Node | None"], Any]
+_HANDLERS: dict[str, Handler] = {}
+
+
+def handles(*names: str) -> Callable[[Handler], Handler]:
+    """Declare a function as the meaning of the named overloads in a graph."""
+
+    def declare(fn: Handler) -> Handler:
+        for name in names:
+            if name in _HANDLERS:
+                raise ValueError(f"{name}: a graph operator is declared already")
+            _HANDLERS[name] = fn
+        return fn
+
+    return declare
+
+
+@functools.cache
+def find(op: Any) -> Handler | None:
+    """What an overload means in a graph, if it is not a lowering of its own."""
+    name = overload_name(op)
+    if name in _HANDLERS:
+        return _HANDLERS[name]
+    if name.startswith("aten::_foreach_"):
+        return _foreach_handler(op)
+    if spec_for(op) is None:
+        copy = copy_form(op)
+        if copy is not None:
+            return functools.partial(_as_copy, copy)
+    return None
+
+
+def copy_form(op: Any) -> Spec | None:
+    """The ``*_copy`` operator of a view operator: the view's values."""
+    name, overload = op._schema.name, op._schema.overload_name
+    twin = find_operator(f"{name}_copy" + (f".{overload}" if overload else ""))
+    return spec_for(twin) if isinstance(twin, torch._ops.OpOverload) else None
+
+
+def _as_copy(spec: Spec, op: Any, bound: dict[str, Any], fake: Any, context: Context, node: Node | None) -> Any:
+    from torch_tpu.compile.evaluate import apply
+
+    return apply(spec, bound, fake, context)
+
+
+@handles("aten::copy_")
+def write_input(op: Any, bound: dict[str, Any], fake: Any, context: Context, node: Node | None) -> Any:
+    """The new value of one of the graph's inputs."""
+    if node is None or not isinstance(node.args[0], Node) or node.args[0].op != "placeholder":
+        raise GraphError("copy_ into a tensor that is not an input of the graph")
+    self, src = bound["self"], bound["src"]
+    value = jnp.broadcast_to(dtypes.cast(src, dtypes.to_torch(self.dtype)), self.shape)
+    context.written[node.args[0]] = value
+    return value
+
+
+@handles("aten::empty.memory_format", "aten::empty_strided", "aten::new_empty", "aten::empty_like",
+         "aten::empty_permuted", "aten::new_empty_strided")  # fmt: skip
+def empty(op: Any, bound: dict[str, Any], fake: Any, context: Context, node: Node | None) -> Any:
+    """Memory that was never written reads as zeros."""
+    from torch_tpu.compile.evaluate import meta_of
+
+    meta = meta_of(fake, context.sizes)
+    assert meta is not None
+    return jnp.zeros(meta.shape, dtypes.to_jax(meta.dtype))
+
+
+@handles("aten::sym_size.int", "aten::sym_stride.int", "aten::sym_numel", "aten::sym_storage_offset")
+def size(op: Any, bound: dict[str, Any], fake: Any, context: Context, node: Node | None) -> Any:
+    from torch_tpu.compile.evaluate import concrete
+
+    return concrete(fake, context.sizes)
+
+
+@handles("aten::_assert_async", "aten::_assert_async.msg", "aten::_assert_scalar", "aten::_assert_tensor_metadata",
+         "aten::sym_constrain_range", "aten::sym_constrain_range_for_size")  # fmt: skip
+def promise(op: Any, bound: dict[str, Any], fake: Any, context: Context, node: Node | None) -> Any:
+    """What the graph's maker knows of its values; nothing to compute."""
+    return None
+
+
+@handles("aten::lift_fresh_copy", "aten::alias", "aten::detach", "aten::lift_fresh")
+def same(op: Any, bound: dict[str, Any], fake: Any, context: Context, node: Node | None) -> Any:
+    return bound["self"]
+
+
+@handles("aten::as_strided")
+def as_strided(op: Any, bound: dict[str, Any], fake: Any, context: Context, node: Node | None) -> Any:
+    """Elements of the operand's storage: its values in the order in which they lie there."""
+    from torch_tpu.compile.evaluate import apply, concrete
+
+    source = node.args[0].meta.get("val") if node is not None and isinstance(node.args[0], Node) else None
+    self = bound["self"]
+    if isinstance(source, torch.Tensor):
+        strides = concrete(tuple(source.stride()), context.sizes)
+        order = sorted(range(self.ndim), key=lambda d: (-strides[d], d))
+        self = jnp.transpose(self, order)
+    spec = copy_form(op)
+    assert spec is not None
+    return apply(spec, {**bound, "self": self}, fake, context)
+
+
+@handles("aten::_local_scalar_dense", "aten::item")
+def item(op: Any, bound: dict[str, Any], fake: Any, context: Context, node: Node | None) -> Any:
+    raise GraphError(
+        "the value of a tensor is needed on the host (.item(), int(), bool()) while the graph runs; leave it a tensor, "
+        "or let the graph break there (fullgraph=False)"
+    )
+
+
+def _foreach_handler(op: Any) -> Handler | None:
+    """A foreach operator as its element's operator, applied to each element."""
+    schema = op._schema
+    lists = [str(a.type).startswith("List[") for a in schema.arguments]
+    element = element_of(op)
+
+    def handler(op: Any, bound: dict[str, Any], fake: Any, context: Context, node: Node | None) -> Any:
+        from torch_tpu.compile.evaluate import call_operator
+
+        columns = {
+            a.name: bound[a.name] if many else None
+            for a, many in zip(schema.arguments, lists, strict=True)
+            if a.name in bound
+        }
+        count = len(next(c for c in columns.values() if c is not None))
+        made = []
+        for i in range(count):
+            one = {n: bound[n] if c is None else c[i] for n, c in columns.items()}
+            target, arguments = _element(op, element, one)
+            made.append(call_operator(target, (), arguments, fake[i], context, None))
+        return made
+
+    return handler
+
+
+def _element(op: Any, element: Any, values: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """The operator of one element, and its arguments by name."""
+    if element is not None:
+        name = element.name
+        found = find_operator(name)
+        return found, dict(zip(element.params, values.values(), strict=False))
+    base = op._schema.name.removeprefix("aten::_foreach_")
+    packet = getattr(torch.ops.aten, base, None)
+    given = list(values.values())
+    for overload in packet.overloads() if packet is not None else ():
+        candidate = getattr(packet, overload)
+        arguments = candidate._schema.arguments
+        fits = len(arguments) >= len(given) and all(
+            isinstance(v, (jax.Array, dtypes.Scalar)) == str(a.type).startswith("Tensor")
+            for a, v in zip(arguments, given, strict=False)
+        )
+        if fits and all(a.has_default_value() for a in arguments[len(given) :]) and spec_for(candidate) is not None:
+            return candidate, dict(zip((a.name for a in arguments), given, strict=False))
+    raise GraphError(f"{overload_name(op)} has no lowering for tpu")
+
+
+def meta(shape: tuple[int, ...], dtype: torch.dtype) -> registry.Meta:
+    return registry.Meta(shape, dtype)

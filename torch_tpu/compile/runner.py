@@ -1,0 +1,423 @@
+"""Running a compiled graph: tensors in, one XLA program, tensors out.
+
+What the program overwrites (a static cache, batch-norm statistics, optimizer states) is donated: XLA writes the new
+value into the memory of the old one. What the graph only hands through (a parameter that backward needs) is handed
+through as the tensor that it is, and views of inputs are made as views: neither is part of the program.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import sympy
+import torch
+from torch.fx import GraphModule, Node
+
+from torch_tpu.binding import generator
+from torch_tpu.binding import tensor as binding_tensor
+from torch_tpu.compile import identity
+from torch_tpu.compile import options as compile_options
+from torch_tpu.compile.errors import GraphError
+from torch_tpu.compile.evaluate import Context, Sizes, concrete, evaluate
+from torch_tpu.compile.operators import copy_form
+from torch_tpu.eager import copies, modes, views
+from torch_tpu.eager.plan import SOLE_REFERENCES
+from torch_tpu.eager.spec import spec_for
+from torch_tpu.lowering import checks, dtypes
+from torch_tpu.runtime import errors, platform, programs, rng, scalars
+from torch_tpu.runtime.buffers import Buffer, Layout
+
+_storage_of = torch.Tensor.untyped_storage
+
+
+@dataclasses.dataclass(frozen=True)
+class Input:
+    """A placeholder: what the program gets for it."""
+
+    node: Node
+    kind: str  # device: a tensor of the device; host: a CPU tensor; number: a float; size: an int; none
+    written: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Output:
+    """A result of the graph: ``value`` by its kind.
+
+    program: position among the program's results; argument: position of the input that it is; view: (position of the
+    input, its node's fake value); constant: the value; size: a symbolic number.
+    """
+
+    kind: str
+    value: Any
+    fake: Any = None
+    host: bool = False
+
+
+@dataclasses.dataclass
+class Plan:
+    """A graph for inputs of certain layouts and sizes."""
+
+    sizes: Sizes
+    layouts: tuple[Layout, ...]
+    views: tuple[views.View, ...]
+    starts: tuple[jax.Array, ...]
+    out_layouts: tuple[Layout, ...]
+    factories: tuple[binding_tensor.Factory, ...]
+    programs: dict[tuple[int, ...], programs.Program]
+    partial: tuple[int, ...]  # device inputs whose offset is part of the plan
+
+
+class Graph:
+    """A graph compiled for device tpu; called with a list of its inputs, gives a list of its outputs."""
+
+    def __init__(self, module: GraphModule, label: str, chosen: compile_options.Options):
+        self.module, self.label, self.options = module, label, chosen
+        self.nodes: list[Node] = list(module.graph.nodes)
+        placeholders = [n for n in self.nodes if n.op == "placeholder"]
+        written = {n.args[0] for n in self.nodes if _is_write(n)}
+        self.inputs = tuple(Input(n, _kind_of(n), n in written) for n in placeholders)
+        self.device_at = tuple(i for i, x in enumerate(self.inputs) if x.kind == "device")
+        self.host_at = tuple(i for i, x in enumerate(self.inputs) if x.kind == "host")
+        self.number_at = tuple(i for i, x in enumerate(self.inputs) if x.kind == "number")
+        self.written_at = tuple(k for k, i in enumerate(self.device_at) if self.inputs[i].written)
+        self.is_dynamic = _has_symbols(self.nodes)
+        self.is_random = draws(module)
+        self.constants = _constants(module)
+        self.device = self._device()
+        self.outputs = self._outputs(placeholders)
+        self.computed = [o for o in self.outputs if o.kind == "program"]
+        self.results = list({o.value: o for o in self.computed}.values())
+        self.digest = identity.digest(module)
+        self.plans: dict[Any, Plan] = {}
+        self._boxed_call = True  # what AOTAutograd asks: the list of arguments is this function's to empty
+
+    # Analysis --------------------------------------------------------------------------------------------------
+
+    def _device(self) -> int:
+        for node in self.nodes:
+            for t in _tensors(node.meta.get("val")):
+                if t.device.type == "tpu":
+                    return t.device.index or 0
+        return 0
+
+    def _outputs(self, placeholders: list[Node]) -> list[Output]:
+        position = {n: i for i, n in enumerate(placeholders)}
+        written = {x.node for x in self.inputs if x.written}
+        found: list[Output] = []
+        order: dict[Node, int] = {}
+        for a in self.nodes[-1].args[0]:  # type: ignore[union-attr]
+            if not isinstance(a, Node):
+                found.append(Output("constant", a))
+                continue
+            fake = a.meta.get("val")
+            if not isinstance(fake, torch.Tensor):
+                kind = "argument" if a in position else "size"
+                found.append(Output(kind, position.get(a), fake))
+                continue
+            source = _viewed(a)
+            on_host = fake.device.type == "cpu"
+            if a in position and a not in written:
+                found.append(Output("argument", position[a], fake))
+            elif source is not None and source in position and source not in written and not on_host:
+                found.append(Output("view", position[source], (fake, source.meta["val"])))
+            else:
+                found.append(Output("program", order.setdefault(a, len(order)), fake, on_host))
+        self.result_nodes = list(order)
+        return found
+
+    # Plans -----------------------------------------------------------------------------------------------------
+
+    def _plan(self, args: Sequence[Any], found: Sequence[Buffer]) -> Plan:
+        sizes = self._sizes(args)
+        layouts, solved, partial = [], [], []
+        for k, (i, buffer) in enumerate(zip(self.device_at, found, strict=True)):
+            t, layout = args[i], buffer.layout
+            if layout.numel != t.numel() or layout.dtype != dtypes.to_jax(t.dtype):
+                partial.append(k)
+            layouts.append(layout)
+            solved.append(
+                views.solve(layout, tuple(t.shape), t.stride(), int(t.storage_offset()), dtypes.to_jax(t.dtype))
+            )
+        starts = tuple(
+            scalars.vector(views.starts_operand(v.starts, layout), self.device)
+            for v, layout in zip(solved, layouts, strict=True)
+            if v.starts
+        )
+        outs = [_dense(o.fake, sizes) for o in self.results]
+        out_layouts = tuple(views.layout_of(size, stride, dtype, self.device) for size, stride, dtype in outs)
+        factories = tuple(binding_tensor.factory(size, stride, dtype, self.device) for size, stride, dtype in outs)
+        return Plan(sizes, tuple(layouts), tuple(solved), starts, out_layouts, factories, {}, tuple(partial))
+
+    def _sizes(self, args: Sequence[Any]) -> Sizes:
+        """What the symbols in the graph's shapes stand for."""
+        if not self.is_dynamic:
+            return {}
+        sizes: dict[Any, int] = {}
+
+        def learn(fake: Any, value: Any) -> None:
+            if isinstance(fake, torch.SymInt) and isinstance(fake.node.expr, sympy.Symbol):
+                sizes.setdefault(fake.node.expr, sympy.Integer(int(value)))
+
+        for x, value in zip(self.inputs, args, strict=True):
+            fake = x.node.meta.get("val")
+            learn(fake, value)
+            if isinstance(fake, torch.Tensor):
+                for f, v in zip((*fake.shape, *fake.stride()), (*value.shape, *value.stride()), strict=True):
+                    learn(f, v)
+        return sizes
+
+    def _key(self, args: Sequence[Any], layouts: tuple[Layout, ...]) -> Any:
+        if not self.is_dynamic:
+            return layouts
+        return layouts, tuple(
+            (tuple(a.shape), a.stride()) if isinstance(a, torch.Tensor) else a if isinstance(a, int) else None
+            for a in args
+        )
+
+    # Calls -----------------------------------------------------------------------------------------------------
+
+    def __call__(self, args: list[Any]) -> list[Any]:
+        found = [_buffer(args[i]) for i in self.device_at]
+        key = self._key(args, tuple([b.layout for b in found]))
+        plan = self.plans.get(key)
+        if plan is None:
+            plan = self.plans[key] = self._plan(args, found)
+        if plan.partial:
+            offsets = tuple(args[self.device_at[k]].storage_offset() for k in plan.partial)
+            at = self.plans.get((key, offsets))
+            plan = at if at is not None else self.plans.setdefault((key, offsets), self._plan(args, found))
+        arrays = [b.array if b.array is not None else b.force() for b in found]
+        donate = self._sole(arrays)
+        program = plan.programs.get(donate)
+        if program is None:
+            program = plan.programs[donate] = self._compile(plan, args, donate)
+        operands = arrays
+        if self.host_at or self.number_at or self.constants or self.is_random or plan.starts:
+            operands = [*arrays, *self._others(args, plan)]
+        try:
+            results = program.call(*operands)
+        except (jax.errors.JaxRuntimeError, MemoryError) as e:
+            raise errors.translate(e, self.label, self.device) from e
+        program.call = program.direct()
+        return self._finish(args, found, plan, program, results, donate)
+
+    def _sole(self, arrays: list[jax.Array]) -> tuple[int, ...]:
+        """The inputs that are overwritten and whose arrays nobody else holds."""
+        return tuple([k for k in self.written_at if sys.getrefcount(arrays[k]) <= SOLE_REFERENCES])
+
+    def _others(self, args: Sequence[Any], plan: Plan) -> list[Any]:
+        """Operands besides the device tensors, in the order of ``_avals``."""
+        out: list[Any] = [
+            binding_tensor.buffer_of(copies.from_host(args[i], self.device)).force() for i in self.host_at
+        ]
+        out += [scalars.scalar(float(args[i]), np.dtype(np.float64), self.device) for i in self.number_at]
+        out += [binding_tensor.buffer_of(t).force() for t in self.constants.values()]
+        if self.is_random:
+            out.append(rng.draw_key(generator.default_generator(self.device)))
+        return [*out, *plan.starts]
+
+    def _finish(
+        self, args: list[Any], found: Sequence[Buffer], plan: Plan, program: programs.Program, results: list[Any],
+        donate: tuple[int, ...],
+    ) -> list[Any]:  # fmt: skip
+        n, m = len(self.written_at), len(plan.factories)
+        for at, value in zip(self._written_order(donate), results[:n], strict=True):
+            k = self.written_at[at]
+            found[k].set(value, plan.layouts[k])
+        if program.notes:
+            modes.expect_all(results[n + m], program.notes)
+        if modes.state.blocking:
+            with errors.translated(self.label, self.device):
+                jax.block_until_ready(results)
+            modes.raise_failed()
+        made = [
+            f.make(Buffer(layout, r))
+            for f, layout, r in zip(plan.factories, plan.out_layouts, results[n : n + m], strict=True)
+        ]
+        out = [made[o.value] if o.kind == "program" and not o.host else self._other(o, made, args, plan)
+               for o in self.outputs]  # fmt: skip
+        args.clear()
+        return out
+
+    def _other(self, o: Output, made: Sequence[torch.Tensor], args: Sequence[Any], plan: Plan) -> Any:
+        if o.kind == "program":
+            return copies.to_host(made[o.value])
+        if o.kind == "argument":
+            return args[o.value]
+        if o.kind == "constant":
+            return o.value
+        if o.kind == "size":
+            return concrete(o.fake, plan.sizes)
+        fake, source = o.fake
+        base = args[o.value]
+        size, stride, offset, start = concrete(
+            (fake.shape, fake.stride(), fake.storage_offset(), source.storage_offset()), plan.sizes
+        )
+        with torch.no_grad():
+            return base.as_strided(size, stride, base.storage_offset() + offset - start)
+
+    def _written_order(self, donate: tuple[int, ...]) -> list[int]:
+        """The order of new values among the results: XLA gives the first the memory of the first donated operand."""
+        return sorted(range(len(self.written_at)), key=lambda at: self.written_at[at] not in donate)
+
+    # Compilation -----------------------------------------------------------------------------------------------
+
+    def _avals(self, plan: Plan, args: Sequence[Any]) -> list[jax.ShapeDtypeStruct]:
+        place = platform.sharding(self.device)
+
+        def aval(shape: Any, dtype: Any) -> jax.ShapeDtypeStruct:
+            return jax.ShapeDtypeStruct(tuple(shape), dtype, sharding=place)
+
+        found = [aval(layout.shape, layout.dtype) for layout in plan.layouts]
+        found += [aval(args[i].shape, dtypes.to_jax(args[i].dtype)) for i in self.host_at]
+        found += [aval((), np.float64) for _ in self.number_at]
+        found += [aval(b.layout.shape, b.layout.dtype) for b in map(binding_tensor.buffer_of, self.constants.values())]
+        if self.is_random:
+            found.append(aval((2,), np.uint32))
+        return [*found, *(aval(s.shape, s.dtype) for s in plan.starts)]
+
+    def _compile(self, plan: Plan, args: Sequence[Any], donate: tuple[int, ...]) -> programs.Program:
+        notes: list[tuple[str, type[Exception]]] = []
+        numbers = tuple(a if x.kind == "size" else None for x, a in zip(self.inputs, args, strict=True))
+        key = (
+            "graph", self.digest, tuple((v.key, layout.shape, str(layout.dtype)) for v, layout in
+                                        zip(plan.views, plan.layouts, strict=True)),
+            tuple(sorted((str(k), int(v)) for k, v in plan.sizes.items())), numbers, donate,
+            tuple((layout.shape, str(layout.dtype)) for layout in plan.out_layouts),
+            torch.get_float32_matmul_precision(), str(torch.get_default_dtype()), self.device, self.options.key,
+        )  # fmt: skip
+        return programs.cache.get(
+            key, self.label, lambda *a: self._body(plan, numbers, donate, notes, *a), self._avals(plan, args), donate,
+            notes=lambda: tuple(notes), device=self.device, options=self.options.xla,
+        )  # fmt: skip
+
+    def _body(
+        self, plan: Plan, numbers: tuple[Any, ...], donate: tuple[int, ...], notes: list[Any], *operands: Any
+    ) -> list[Any]:
+        """The program: read the inputs, evaluate the graph, lay out results and what is overwritten."""
+        rest = iter(operands)
+        raw = [next(rest) for _ in self.device_at]
+        host = [next(rest) for _ in self.host_at]
+        floats = [dtypes.Scalar(next(rest), float) for _ in self.number_at]
+        constants = {name: next(rest) for name in self.constants}
+        key = jax.random.wrap_key_data(next(rest), impl="threefry2x32") if self.is_random else None
+        starts = [next(rest) if v.starts else None for v in plan.views]
+        values: list[Any] = list(numbers)
+        for k, i in enumerate(self.device_at):
+            values[i] = plan.views[k].read(raw[k], starts[k])
+        for i, v in (*zip(self.host_at, host, strict=True), *zip(self.number_at, floats, strict=True)):
+            values[i] = v
+        constants = {n: _shaped(v, self.constants[n]) for n, v in constants.items()}
+        context = Context(plan.sizes, key, constants, results=tuple(self.result_nodes))
+        with checks.collect() as made:
+            computed = evaluate(self.module, values, context)
+        notes[:] = [(c.message, c.error) for c in made]
+        laid = []
+        for at in self._written_order(donate):
+            k = self.written_at[at]
+            value = context.written[self.inputs[self.device_at[k]].node]
+            laid.append(plan.views[k].write(raw[k], value, starts[k]))
+        for value, o, layout in zip(computed, self.results, plan.out_layouts, strict=True):
+            size, stride, dtype = _dense(o.fake, plan.sizes)
+            laid.append(views.lay_out(dtypes.cast(value, dtype), size, stride, layout))
+        return [*laid, *([jnp.stack([c.report for c in made])] if made else [])]
+
+
+def _buffer(t: torch.Tensor) -> Buffer:
+    try:
+        return _storage_of(t).tpu_buffer  # type: ignore[attr-defined]
+    except AttributeError:
+        return binding_tensor.buffer_of(t)
+
+
+def _shaped(value: Any, t: torch.Tensor) -> Any:
+    layout = binding_tensor.buffer_of(t).layout
+    solved = views.solve(layout, tuple(t.shape), t.stride(), 0, dtypes.to_jax(t.dtype))
+    return solved.read(value, None)
+
+
+def _tensors(x: Any) -> list[torch.Tensor]:
+    if isinstance(x, torch.Tensor):
+        return [x]
+    return [t for e in x for t in _tensors(e)] if isinstance(x, (list, tuple)) else []
+
+
+def _dense(fake: torch.Tensor, sizes: Sizes) -> tuple[tuple[int, ...], tuple[int, ...], torch.dtype]:
+    return concrete(tuple(fake.shape), sizes), concrete(tuple(fake.stride()), sizes), fake.dtype
+
+
+def _is_write(node: Node) -> bool:
+    return node.op == "call_function" and node.target is torch.ops.aten.copy_.default
+
+
+def _kind_of(node: Node) -> str:
+    fake = node.meta.get("val")
+    if isinstance(fake, torch.Tensor):
+        return "device" if fake.device.type == "tpu" else "host"
+    if isinstance(fake, (torch.SymFloat, float)):
+        return "number"
+    if isinstance(fake, (torch.SymInt, torch.SymBool, int)):
+        return "size"
+    if fake is None:
+        return "none"
+    raise GraphError(f"an input of type {type(fake).__name__} is not supported in a compiled graph")
+
+
+def _viewed(node: Node) -> Node | None:
+    """The node that this one is a view of, through any number of view operators; None if it is no view."""
+    at = node
+    while at.op == "call_function" and isinstance(at.target, torch._ops.OpOverload):
+        is_view = at.target.is_view or at.target is torch.ops.aten.alias.default
+        if not is_view or spec_for(at.target) is not None or len(at.target._schema.returns) != 1:
+            break
+        fake = at.meta.get("val")
+        if copy_form(at.target) is None or not isinstance(fake, torch.Tensor) or fake.is_conj() or fake.is_neg():
+            return None
+        first = at.args[0]
+        same = isinstance(first, Node) and isinstance(first.meta.get("val"), torch.Tensor)
+        if not same or first.meta["val"].dtype != fake.dtype:  # type: ignore[union-attr]
+            return None
+        at = first  # type: ignore[assignment]
+    return None if at is node else at
+
+
+def _has_symbols(nodes: Sequence[Node]) -> bool:
+    def symbolic(x: Any) -> bool:
+        if isinstance(x, torch.Tensor):
+            return any(isinstance(n, torch.SymInt) for n in (*x.shape, *x.stride(), x.storage_offset()))
+        if isinstance(x, (list, tuple)):
+            return any(symbolic(e) for e in x)
+        return isinstance(x, (torch.SymInt, torch.SymBool))
+
+    return any(symbolic(n.meta.get("val")) for n in nodes)
+
+
+def draws(module: GraphModule) -> bool:
+    """Whether an operator of the graph is random."""
+    for node in module.graph.nodes:
+        if isinstance(node.target, torch._ops.OpOverload):
+            found = spec_for(node.target)
+            if found is not None and found.lowering.rng:
+                return True
+    return any(draws(child) for child in module.children() if isinstance(child, GraphModule))
+
+
+def _constants(module: GraphModule, prefix: str = "") -> dict[str, torch.Tensor]:
+    """The tensors that the graph itself holds, on the device."""
+    found: dict[str, torch.Tensor] = {}
+    for node in module.graph.nodes:
+        if node.op == "get_attr":
+            value: Any = module
+            for part in str(node.target).split("."):
+                value = getattr(value, part)
+            if isinstance(value, torch.Tensor):
+                found[f"{prefix}{node.target}"] = value.detach().to("tpu").contiguous()
+            elif isinstance(value, GraphModule):
+                found |= _constants(value, f"{prefix}{node.target}.")
+    return found
