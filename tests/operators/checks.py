@@ -66,7 +66,10 @@ def _checked(entry: OpInfo, samples: list[SampleInput], limit: int | None, one: 
     return done
 
 
-def _compared(entry: OpInfo, run: Calls, limit: int | None, samples: list[SampleInput], strides: list[str]) -> int:
+def _compared(
+    entry: OpInfo, run: Calls, limit: int | None, samples: list[SampleInput], strides: list[str],
+    on_device: Calls | None = None,
+) -> int:  # fmt: skip
     view = invariant(entry)
 
     def one(sample: SampleInput) -> bool:
@@ -75,7 +78,7 @@ def _compared(entry: OpInfo, run: Calls, limit: int | None, samples: list[Sample
             return False
         device = placed(entry, sample)
         torch.manual_seed(1)
-        got = run(device)
+        got = (on_device or run)(device)
         values = not values_differ(entry, sample)
 
         def judge() -> Any:
@@ -243,6 +246,33 @@ def errors(entry: OpInfo, dtype: torch.dtype, limit: int | None, strides: list[s
     return done
 
 
+def refused(entry: OpInfo, dtype: torch.dtype, limit: int | None, strides: list[str]) -> int:
+    """A dtype that CPU refuses for what the operator is given is refused, with CPU's kind of exception."""
+    run = _called(entry.op)
+    try:
+        samples = _samples(entry, dtype)
+    except Exception as e:
+        raise Skipped("the database has no samples of the dtype") from e
+
+    def one(sample: SampleInput) -> bool:
+        _, theirs = _cpu(run, copied_if_written(entry, sample))
+        if theirs is None:
+            return False
+        try:
+            got = run(placed(entry, sample))
+        except Exception as ours:
+            if isinstance(ours, type(theirs)) or isinstance(theirs, NotImplementedError):
+                return True
+            raise Mismatch(
+                f"{type(ours).__name__}: {str(ours)[:200]}; CPU has {type(theirs).__name__}: {theirs}"
+            ) from ours
+        given = _describe(SampleInput(got)) if isinstance(got, torch.Tensor) else got
+        raise Mismatch(f"accepted, gave {given}; CPU has {type(theirs).__name__}: {theirs}")
+
+    with torch.no_grad():
+        return _checked(entry, samples, limit, one)
+
+
 def _weights(results: list[torch.Tensor], seed: int) -> list[torch.Tensor]:
     generator = torch.Generator().manual_seed(seed)
     return [torch.randn(t.shape, generator=generator, dtype=torch.float64).to(t.dtype) for t in results]
@@ -265,8 +295,9 @@ def _gradients(run: Calls, sample: SampleInput, order: int) -> list[torch.Tensor
     return [None if g is None else g.detach() for g in grads]
 
 
-def _backward(entry: OpInfo, dtype: torch.dtype, limit: int | None, order: int) -> int:
+def _backward(entry: OpInfo, dtype: torch.dtype, limit: int | None, order: int, compiled: bool = False) -> int:
     run = _called(lambda *a, **k: entry.gradcheck_wrapper(entry.op, *a, **k))
+    on_device = _compiled(lambda *a, **k: entry.gradcheck_wrapper(entry.op, *a, **k)) if compiled else run
     samples = _samples(entry, dtype, grad=True)
 
     def one(sample: SampleInput) -> bool:
@@ -275,7 +306,7 @@ def _backward(entry: OpInfo, dtype: torch.dtype, limit: int | None, order: int) 
             expected = _gradients(run, reference, order)
         except Exception:
             return False
-        got = _gradients(run, placed(entry, sample), order)
+        got = _gradients(on_device, placed(entry, sample), order)
         if [g is None for g in got] != [e is None for e in expected]:
             raise Mismatch("gradients are None for other inputs than on CPU")
         compare(got, expected, lambda: _gradients(run, widened(sample), order), values=not values_differ(entry, sample))
@@ -296,12 +327,40 @@ def second_order(entry: OpInfo, dtype: torch.dtype, limit: int | None, strides: 
     return _backward(entry, dtype, limit, 2)
 
 
+def _compiled(op: Callable[..., Any]) -> Calls:
+    """``op`` under torch.compile as one graph, compiled anew for each sample."""
+
+    def run(s: SampleInput) -> Any:
+        torch._dynamo.reset()
+        call = lambda first, args, kwargs: op(first, *args, **kwargs)  # noqa: E731
+        return torch.compile(call, backend="tpu", fullgraph=True, dynamic=False)(s.input, s.args, s.kwargs)
+
+    return run
+
+
+def compiled(entry: OpInfo, dtype: torch.dtype, limit: int | None, strides: list[str]) -> int:
+    """Forward under ``torch.compile(fullgraph=True)``."""
+    with torch.no_grad():
+        samples = _samples(entry, dtype)
+        return _compared(entry, _called(entry.op), limit, samples, strides, on_device=_compiled(entry.op))
+
+
+def compiled_backward(entry: OpInfo, dtype: torch.dtype, limit: int | None, strides: list[str]) -> int:
+    """Gradients under ``torch.compile(fullgraph=True)``."""
+    if not entry.supports_autograd:
+        raise Skipped("no autograd")
+    return _backward(entry, dtype, limit, 1, compiled=True)
+
+
 CHECKS: dict[str, Callable[[OpInfo, torch.dtype, int | None, list[str]], int]] = {
     "forward": forward,
     "noncontiguous": noncontiguous,
     "inplace": inplace,
     "out": out,
     "errors": errors,
+    "refused": refused,
     "backward": backward,
     "second_order": second_order,
+    "compiled": compiled,
+    "compiled_backward": compiled_backward,
 }

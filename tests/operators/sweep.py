@@ -47,8 +47,11 @@ _KINDS = {
     "inplace": ["float32", "int64", "bool", "complex64", "bfloat16"],
     "out": ["float32", "int64", "complex64"],
     "errors": ["float32"],
+    "refused": ["bool", "int64", "complex64"],  # where CPU does not take them
     "backward": ["float32", "complex64"],
     "second_order": ["float64", "complex128"],
+    "compiled": ["float32", "int64", "bool", "complex64"],
+    "compiled_backward": ["float32"],
 }
 
 
@@ -66,10 +69,10 @@ def tasks(options: argparse.Namespace) -> list[dict[str, Any]]:
                     continue
                 wanted = (
                     entry.supported_backward_dtypes
-                    if check in ("backward", "second_order")
+                    if "backward" in check or check == "second_order"
                     else (entry.supported_dtypes)
                 )
-                if check == "errors" or getattr(torch, dtype) in wanted("cpu"):
+                if check == "errors" or (getattr(torch, dtype) in wanted("cpu")) == (check != "refused"):
                     found.append({"op": name, "dtype": dtype, "check": check})
     shard, of = (int(x) for x in options.shard.split("/"))
     return [t for i, t in enumerate(found) if i % of == shard - 1]
