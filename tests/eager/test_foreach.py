@@ -137,3 +137,31 @@ def test_resizing_what_waits_keeps_its_values():
     torch._foreach_mul_([x], 5.0)
     x.resize_(6)
     assert x[:3].tolist() == [5.0] * 3
+
+
+def test_bits_seen_as_floats():
+    """The buffer of such a tensor holds integers: its array is not what the tensor's values are."""
+    bits = torch.tensor([1.5, -2.0]).view(torch.int32)
+    x = bits.to("tpu").view(torch.float32)
+    torch._foreach_mul_([x], 2.0)
+    assert x.tolist() == [3.0, -4.0]
+
+
+def test_zeros_of_either_sign_are_different_programs_or_operands():
+    x = [torch.ones(2, device="tpu")]
+    for zero in (0.0, -0.0, 0):
+        assert torch._foreach_mul(x, zero)[0].signbit().tolist() == [str(zero).startswith("-")] * 2
+
+
+def test_chains_that_meet_keep_their_numbers_apart():
+    a, b = torch.full((3,), 2.0), torch.full((3,), 3.0)
+    results = []
+    for device in ("cpu", "tpu"):
+        p, q = a.clone().to(device), b.clone().to(device)
+        torch._foreach_mul_([p, q], [5.0, 7.0])
+        torch._foreach_add_([p, q], [1, 2.5])
+        torch._foreach_add_([p], [q])
+        torch._foreach_sub_([p], 0.25)
+        torch._foreach_addcmul_([q], [p], [q], 2.0)
+        results.append((p.tolist(), q.tolist()))
+    assert results[0] == results[1]

@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
@@ -54,6 +55,7 @@ class Element:
     lowering: registry.Lowering
     schema: torch.FunctionSchema
     params: tuple[str, ...]  # the element operator's parameters, in the order of the foreach operator's
+    tensors: tuple[bool, ...]  # for each parameter: whether it is a tensor
     special: tuple[tuple[object, ...], ...]  # for each parameter: numbers that are part of the program
     wide: bool
 
@@ -81,36 +83,79 @@ def element_of(op: Operator) -> Element | None:
         taken = arguments[: len(wanted)]
         special = tuple((a.default_value, *lowering.specialize.get(a.name, ())) for a in taken)
         return Element(
-            overload_name(candidate), lowering, candidate._schema, tuple(a.name for a in taken), special, lowering.wide
-        )
+            overload_name(candidate), lowering, candidate._schema, tuple(a.name for a in taken),
+            tuple(str(a.type) == "Tensor" for a in taken), special, lowering.wide,
+        )  # fmt: skip
     return None
 
 
 _Outs = tuple[tuple[int, tuple[int, ...]], ...]  # (node, shape of the buffer that waits for it)
 
 
-class Chain:
-    """The recorded operators of one element, whose buffers wait for it.
+class State:
+    """What a chain has recorded so far, without its operands: chains that did the same share one state.
 
-    A node is (element operator, operands); an operand is an input ("i", n), an earlier node ("n", n), a number
-    ("s", n), or a value.
+    States are a tree that recording walks down, one step an operator, so that the next step of an optimizer finds all
+    of its states there (how many there are does not depend on shapes or numbers). They are the chain's part of a
+    program's key: equal by identity, printed in full.
+
+    A step is (element operator, operands); an operand is an input ("i", n), an earlier node ("n", n), the next number
+    of a type ("s", kind, dtype), or a value that is part of the program ("=", its text, value).
     """
 
-    __slots__ = ("__weakref__", "device", "dtype", "inputs", "layout", "nodes", "numbers", "origins", "targets")
+    __slots__ = ("count", "first", "next", "parent", "step")
+
+    def __init__(self, parent: State | None = None, step: tuple[Element, tuple[Any, ...]] | None = None):
+        self.parent, self.step = parent, step
+        self.first: Any = step if parent is None or step is None else parent.first or step[0]  # the first element
+        self.count: int = 0 if parent is None else parent.count + 1
+        self.next: dict[tuple[Element, tuple[Any, ...]], State] = {}
+
+    def then(self, step: tuple[Element, tuple[Any, ...]]) -> State:
+        found = self.next.get(step)
+        return found if found is not None else self.next.setdefault(step, State(self, step))
+
+    def steps(self) -> list[tuple[Element, tuple[Any, ...]]]:
+        steps, state = [], self
+        while state.parent is not None and state.step is not None:
+            steps.append(state.step)
+            state = state.parent
+        return steps[::-1]
+
+    def __repr__(self) -> str:
+        return repr([(e.name, tuple(o[:-1] if o[0] == "=" else o for o in operands)) for e, operands in self.steps()])
+
+
+_START = State()
+_KINDS = {"int": int, "float": float, "complex": complex}
+
+
+class Chain:
+    """The recorded operators of one element, whose buffers wait for it."""
+
+    __slots__ = ("__weakref__", "device", "dtype", "inputs", "layout", "numbers", "origins", "state", "targets")
 
     def __init__(self, layout: buffers.Layout, dtype: torch.dtype):
         self.layout, self.dtype, self.device = layout, dtype, layout.device
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget what was recorded: it has been computed, or another chain has it."""
+        self.state = _START
         self.inputs: list[jax.Array] = []
-        self.numbers: list[tuple[Any, Any]] = []
-        self.nodes: list[tuple[Element, tuple[Any, ...]]] = []
+        self.numbers: dict[str, list[Any]] = {}  # by the character of their dtype, in the order of the nodes
         self.targets: list[weakref.ref[Buffer]] = []  # for each node, the buffer that waits for it
         self.origins: list[int | None] = []  # for each node, the input that its buffer held before the chain
 
     def operand(self, buffer: Buffer) -> tuple[str, int]:
         waiting = buffer.pending
         if type(waiting) is Waiting and waiting.chain is self:
-            return "n", waiting.node
+            return waiting.operand
         return "i", self._input(buffer.array if buffer.array is not None else buffer.force())
+
+    def number(self, value: Any, dtype: np.dtype) -> tuple[str, str, str]:
+        self.numbers.setdefault(dtype.char, []).append(value)
+        return "s", type(value).__name__, dtype.char
 
     def _input(self, array: jax.Array) -> int:
         for i, known in enumerate(self.inputs):
@@ -119,27 +164,32 @@ class Chain:
         self.inputs.append(array)
         return len(self.inputs) - 1
 
+    def add(
+        self, step: tuple[Element, tuple[Any, ...]], target: weakref.ref[Buffer], origin: int | None
+    ) -> tuple[str, int]:
+        """Record a step whose result ``target`` waits for; what later steps call that result."""
+        node = ("n", self.state.count)
+        self.state = self.state.then(step)
+        self.targets.append(target)
+        self.origins.append(origin)
+        return node
+
     def absorb(self, other: Chain) -> None:
         """Take over what another chain of the same layout has recorded."""
-        shift = {
+        moved: dict[str, Any] = {
             "i": [self._input(a) for a in other.inputs],
-            "s": range(len(self.numbers), len(self.numbers) + len(other.numbers)),
-            "n": range(len(self.nodes), len(self.nodes) + len(other.nodes)),
+            "n": range(self.state.count, self.state.count + other.state.count),
         }
-        self.numbers.extend(other.numbers)
-        for (element, operands), ref, origin in zip(other.nodes, other.targets, other.origins, strict=True):
-            moved = tuple((o[0], shift[o[0]][o[1]]) if isinstance(o, tuple) else o for o in operands)
-            self.nodes.append((element, moved))
-            self.targets.append(ref)
-            self.origins.append(None if origin is None else shift["i"][origin])
+        for dtype, values in other.numbers.items():
+            self.numbers.setdefault(dtype, []).extend(values)
+        for (element, operands), ref, origin in zip(other.state.steps(), other.targets, other.origins, strict=True):
+            there = tuple((o[0], moved[o[0]][o[1]]) if o[0] in moved else o for o in operands)
+            self.add((element, there), ref, None if origin is None else moved["i"][origin])
             buffer = ref()
-            if buffer is not None and isinstance(buffer.pending, Waiting) and buffer.pending.chain is other:
-                buffer.pending = Waiting(self, shift["n"][buffer.pending.node])
+            waiting = None if buffer is None else buffer.pending
+            if buffer is not None and type(waiting) is Waiting and waiting.chain is other:
+                buffer.pending = Waiting(self, ("n", moved["n"][waiting.operand[1]]))
         other.clear()
-
-    def clear(self) -> None:
-        """Forget what was recorded: it has been computed, or another chain has it."""
-        self.nodes, self.targets, self.origins, self.inputs, self.numbers = [], [], [], [], []
 
     def prepare(self) -> _Job | None:
         """What has to be computed for those who still wait; None if nobody does."""
@@ -147,7 +197,7 @@ class Chain:
         for n, ref in enumerate(self.targets):
             buffer = ref()
             waiting = None if buffer is None else buffer.pending
-            if buffer is not None and type(waiting) is Waiting and waiting.chain is self and waiting.node == n:
+            if buffer is not None and type(waiting) is Waiting and waiting.chain is self and waiting.operand[1] == n:
                 wanted.append((n, buffer))
         if not wanted:
             self.clear()
@@ -163,42 +213,38 @@ class Chain:
         # Each buffer keeps its layout: a kernel may have looked at it before it asked for the value.
         outs = tuple((n, buffer.layout.shape) for n, buffer in wanted)
         donate = tuple(sorted(own.values()))
-        return _Job(self, [buffer for _, buffer in wanted], outs, donate, self._vectors(), self._key(outs, donate))
-
-    def _vectors(self) -> list[np.ndarray]:
-        """The numbers, a vector a type: most steps bring new ones, and each vector is one transfer."""
-        by_type: dict[np.dtype, list[Any]] = {}
-        for value, dtype in self.numbers:
-            by_type.setdefault(dtype, []).append(value)
-        return [np.asarray(by_type[d], d) for d in sorted(by_type, key=lambda d: d.char)]
+        # A vector of numbers a type; most steps bring new ones.
+        vectors = [np.asarray(values, dtype) for dtype, values in sorted(self.numbers.items())]
+        return _Job(self, [buffer for _, buffer in wanted], outs, donate, vectors, self._key(outs, donate))
 
     def _is_sole(self, i: int) -> bool:
         """Whether an input is held by this chain alone, and of the shape of the results."""
         return self.inputs[i].shape == self.layout.shape and sys.getrefcount(self.inputs[i]) <= _SOLE_REFERENCES
 
     def _key(self, outs: _Outs, donate: tuple[int, ...]) -> tuple[Any, ...]:
+        shape = self.layout.shape
         return (
-            self.layout.shape, str(self.dtype), tuple((e.name, operands) for e, operands in self.nodes),
-            tuple(None if a.shape == self.layout.shape else a.shape for a in self.inputs),
-            tuple((type(v).__name__, d.char) for v, d in self.numbers), outs, donate,
+            shape, str(self.dtype), self.state, tuple(None if a.shape == shape else a.shape for a in self.inputs),
+            outs, donate,
         )  # fmt: skip
 
     def body(self, outs: _Outs) -> Callable[..., list[Any]]:
         """What the chain computes, of its inputs and its vectors of numbers."""
-        kinds = [(type(v), d) for v, d in self.numbers]
         meta = (registry.Meta(self.layout.shape, self.dtype),)
-        nodes, inputs, shape, numel = tuple(self.nodes), len(self.inputs), self.layout.shape, self.layout.numel
+        steps, inputs, shape, numel = self.state.steps(), len(self.inputs), self.layout.shape, self.layout.numel
 
         def body(*operands: Any) -> list[Any]:
             values: list[Any] = []
-            vectors = {np.dtype(v.dtype): iter(v) for v in operands[inputs:]}
-            given = {
-                "i": [o.reshape(shape if o.size == numel else ()) for o in operands[:inputs]],
-                "s": [dtypes.Scalar(next(vectors[d]), k) for k, d in kinds],
-                "n": values,
+            vectors = {v.dtype.char: iter(v) for v in operands[inputs:]}
+            arrays = [o.reshape(shape if o.size == numel else ()) for o in operands[:inputs]]
+            given: dict[str, Callable[..., Any]] = {
+                "i": lambda n: arrays[n],
+                "n": lambda n: values[n],
+                "s": lambda kind, dtype: dtypes.Scalar(next(vectors[dtype]), _KINDS[kind]),
+                "=": lambda text, value: value,
             }
-            for e, operands_ in nodes:
-                resolved = (given[o[0]][o[1]] if isinstance(o, tuple) else o for o in operands_)
+            for e, operands_ in steps:
+                resolved = [given[o[0]](*o[1:]) for o in operands_]
                 values.extend(registry.call(e.lowering, e.schema, dict(zip(e.params, resolved, strict=True)), meta))
             return [values[n].reshape(to) for n, to in outs]
 
@@ -233,7 +279,9 @@ def _run(jobs: list[_Job]) -> None:
     operands: list[Any] = []
     for j in jobs:
         operands += j.chain.inputs
-        operands += [scalars.vector(v, device) for v in j.vectors]
+        # JAX takes small numpy arrays as they are, for less than putting them on the device first costs; those of 64
+        # bits it would narrow.
+        operands += [v if v.itemsize < 8 else scalars.vector(v, device) for v in j.vectors]
     with errors.translated("a chain of foreach operators", device):
         results = iter(program.call(*operands))
     for j in jobs:
@@ -258,17 +306,17 @@ def _compile(key: tuple[Any, ...], jobs: list[_Job], device: int) -> programs.Pr
             at += width
         return results
 
-    label = f"foreach chain of {sum(len(j.chain.nodes) for j in jobs)}"
+    label = f"foreach chain of {sum(j.chain.state.count for j in jobs)}"
     return programs.cache.get(key, label, body, avals, tuple(donate), device=device)
 
 
 class Waiting:
     """What a buffer in a chain is pending on; calling it runs the chain and gives the buffer's array."""
 
-    __slots__ = ("chain", "node")
+    __slots__ = ("chain", "operand")
 
-    def __init__(self, chain: Chain, node: int):
-        self.chain, self.node = chain, node
+    def __init__(self, chain: Chain, operand: tuple[str, int]):
+        self.chain, self.operand = chain, operand
 
     def __call__(self) -> None:
         run_recorded(self.chain)
@@ -283,7 +331,9 @@ def run_recorded(first: Chain | None = None) -> None:
     if first is None and not _open.chains:
         return
     # In the order of the lists, whichever value was asked for: the program is the same then.
-    chains = {chain: None for ref in list(_open.chains.values()) if (chain := ref()) is not None and chain.nodes}
+    chains = {
+        chain: None for ref in list(_open.chains.values()) if (chain := ref()) is not None and chain.state is not _START
+    }
     _open.chains.clear()
     if first is not None:
         chains.setdefault(first)
@@ -310,32 +360,50 @@ _FLOATING = frozenset({torch.float32, torch.float64, torch.bfloat16, torch.float
 _storage_of = torch.Tensor.untyped_storage
 
 
-def _buffers_of(tensors: list[torch.Tensor]) -> list[Buffer] | None:
-    """The buffers of one element's tensors, if what is done to them may be recorded; else None.
+# For (layout of a buffer; shape, dtype of a tensor): the layout of the chains of such tensors. They are floating, and
+# the tensor is the whole buffer.
+_chain_layouts: dict[Any, buffers.Layout] = {}
+
+
+def _chain_layout(layout: buffers.Layout, shape: torch.Size, dtype: torch.dtype) -> buffers.Layout | None:
+    if dtype not in _FLOATING or layout.dtype != dtypes.to_jax(dtype) or layout.numel != shape.numel():
+        return None
+    found = buffers.layout(tuple(shape), layout.dtype, layout.device)
+    _chain_layouts[layout, shape, dtype] = found
+    return found
+
+
+def _buffers_of(tensors: Iterable[torch.Tensor]) -> tuple[list[Buffer], buffers.Layout] | None:
+    """The buffers of one element's tensors and their chain's layout, if what is done to them may be recorded.
 
     They must be whole floating tensors on one device, of the first one's dtype, and of its shape or one element.
     """
-    first = tensors[0]
-    shape, dtype, found = first.shape, first.dtype, []
-    if dtype not in _FLOATING:
-        return None
+    found: list[Buffer] = []
+    first: buffers.Layout | None = None
     for t in tensors:
         try:
             buffer = _storage_of(t).tpu_buffer  # type: ignore[attr-defined]
         except AttributeError:
             return None
-        layout, numel = buffer.layout, t.numel()
-        whole = layout.numel == numel and t.is_contiguous() and t.dtype is dtype and t.storage_offset() == 0
-        if not whole or layout.dtype.itemsize != dtype.itemsize or (found and layout.device != found[0].layout.device):
+        shape, dtype, layout = t.shape, t.dtype, buffer.layout
+        own = _chain_layouts.get((layout, shape, dtype)) or _chain_layout(layout, shape, dtype)
+        if own is None or t.storage_offset() or not t.is_contiguous():
             return None
-        if t.shape != shape and (numel != 1 or t.ndim > first.ndim):
+        if first is None:
+            first = own
+        elif own is not first and not _takes_part(own, first):
             return None
         found.append(buffer)
-    return found
+    return None if first is None else (found, first)
+
+
+def _takes_part(layout: buffers.Layout, first: buffers.Layout) -> bool:
+    alike = layout.dtype == first.dtype and layout.device == first.device
+    return alike and layout.numel == 1 and len(layout.shape) <= len(first.shape)
 
 
 def _chain_of(
-    element: Element, i: int, shape: torch.Size, dtype: torch.dtype, found: list[Buffer], again: bool
+    element: Element, i: int, layout: buffers.Layout, dtype: torch.dtype, found: list[Buffer], again: bool
 ) -> Chain:
     """The chain that one of the buffers waits for, that of the latest call, or a new one.
 
@@ -348,8 +416,8 @@ def _chain_of(
         if type(waiting) is not Waiting or waiting.chain is chain:
             continue
         other = waiting.chain
-        repeats = again and other.nodes[0][0] is element and other.targets[0]() is buffer
-        if repeats or len(other.nodes) >= _LONGEST or other.layout.shape != shape:
+        repeats = again and other.targets[0]() is buffer and other.state.first is element
+        if repeats or other.state.count >= _LONGEST or other.layout is not layout:
             buffer.force()
         elif chain is None:
             chain = other
@@ -357,13 +425,9 @@ def _chain_of(
             chain.absorb(other)
     if chain is None:
         ref = _open.chains.get(i)
-        latest = None if ref is None else ref()
-        layout = found[0].layout
-        fits = latest is not None and latest.nodes and latest.layout.shape == shape and latest.dtype == dtype
-        if latest is not None and fits and latest.device == layout.device and len(latest.nodes) < _LONGEST:
-            chain = latest
-        else:
-            chain = Chain(buffers.layout(tuple(shape), layout.dtype, layout.device), dtype)
+        chain = None if ref is None else ref()
+        if chain is None or chain.layout is not layout or not 0 < chain.state.count < _LONGEST:
+            chain = Chain(layout, dtype)
     _open.chains[i] = weakref.ref(chain)
     return chain
 
@@ -376,9 +440,7 @@ def kernel_for(op: Operator, loop: Callable[..., Any]) -> Callable[..., Any]:
     in_place = op._schema.name.endswith("_")
     arguments = op._schema.arguments
     names = [a.name for a in arguments]
-    types = [str(a.type) for a in arguments]
-    is_list = [t.startswith("List[") for t in types]
-    is_tensor = [t in ("Tensor", "List[Tensor]") for t in types]
+    is_list = [str(a.type).startswith("List[") for a in arguments]
     first = is_list.index(True)
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
@@ -392,7 +454,7 @@ def kernel_for(op: Operator, loop: Callable[..., Any]) -> Callable[..., Any]:
             return loop(*args, **kwargs)
         results = []
         for i, one in enumerate(zip(*columns)):
-            made = _record(element, i, one, is_tensor, in_place)
+            made = _record(element, i, one, in_place)
             if made is None:
                 alone = _call(loop, arguments, [[v] if many else v for v, many in zip(one, is_list)])
                 results.extend(alone or ())
@@ -408,41 +470,35 @@ def _call(loop: Callable[..., Any], arguments: Any, values: list[Any]) -> Any:
     return loop(*(v for a, v in zip(arguments, values) if not a.kwarg_only), **keywords)
 
 
-def _record(
-    element: Element, i: int, values: tuple[Any, ...], is_tensor: list[bool], in_place: bool
-) -> torch.Tensor | None:
+def _record(element: Element, i: int, values: tuple[Any, ...], in_place: bool) -> torch.Tensor | None:
     """Record what is done to element ``i``; its result, or None if it may not be recorded."""
-    tensors = [v for v, tensor in zip(values, is_tensor) if tensor]
-    found = _buffers_of(tensors)
-    if found is None:
+    recordable = _buffers_of(itertools.compress(values, element.tensors))
+    if recordable is None:
         return None
-    target = tensors[0]
+    found, layout = recordable
+    target = next(itertools.compress(values, element.tensors))
     dtype = target.dtype
-    chain = _chain_of(element, i, target.shape, dtype, found, in_place)
+    chain = _chain_of(element, i, layout, dtype, found, in_place)
     operands: list[Any] = []
     rest = iter(found)
-    for v, tensor, special in zip(values, is_tensor, element.special):
+    for v, tensor, special in zip(values, element.tensors, element.special):
         if tensor:
             operands.append(chain.operand(next(rest)))
         elif is_operand(v, special):
-            operands.append(("s", len(chain.numbers)))
-            chain.numbers.append((v, number_dtype(v, element.wide or dtype is torch.float64)))
+            operands.append(chain.number(v, number_dtype(v, element.wide or dtype is torch.float64)))
         else:
-            operands.append(v)
+            operands.append(("=", repr(v), v))
     buffer = found[0]
     if not in_place:
-        buffer = Buffer(chain.layout)
-        shape = chain.layout.shape
-        target = binding_tensor.factory(shape, buffers.canonical_strides(shape), dtype, chain.device).make(buffer)
-    chain.origins.append(_origin(chain, operands[0]) if in_place else None)
-    chain.nodes.append((element, tuple(operands)))
-    chain.targets.append(weakref.ref(buffer))
-    buffer.defer(Waiting(chain, len(chain.nodes) - 1))
+        buffer = Buffer(layout)
+        shape = layout.shape
+        target = binding_tensor.factory(shape, buffers.canonical_strides(shape), dtype, layout.device).make(buffer)
+    origin = None
+    if in_place:
+        kind, n = operands[0]
+        origin = n if kind == "i" else chain.origins[n]
+    buffer.defer(Waiting(chain, chain.add((element, tuple(operands)), weakref.ref(buffer), origin)))
     return target
-
-
-def _origin(chain: Chain, operand: tuple[str, int]) -> int | None:
-    return operand[1] if operand[0] == "i" else chain.origins[operand[1]]
 
 
 @functools.cache

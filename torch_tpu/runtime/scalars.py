@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import jax
@@ -16,14 +15,11 @@ _scalars: dict[Any, jax.Array] = {}
 
 def scalar(value: Any, dtype: np.dtype, device: int) -> jax.Array:
     """A 0-d array of the number on the device."""
-    key = (value, dtype, device)
-    found = _scalars.get(key) if value else None  # 0.0 and -0.0 are equal as keys
-    if found is None:
-        if not value and isinstance(value, float):
-            key = ("-0.0" if math.copysign(1.0, value) < 0 else "0.0", dtype, device)
-            found = _scalars.get(key)
-        found = found if found is not None else _keep(key, np.asarray(value, dtype), device)
-    return found
+    kind = type(value)
+    # 0.0 and -0.0 are equal as keys, as are complex numbers that differ in the sign of a zero.
+    key = (value if kind is int or (value and kind is float) else repr(value), dtype, device)
+    found = _scalars.get(key)
+    return found if found is not None else _keep(key, np.asarray(value, dtype), device)
 
 
 def vector(values: np.ndarray, device: int) -> jax.Array:
