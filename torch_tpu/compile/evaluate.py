@@ -14,17 +14,18 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import torch
 from torch.fx import GraphModule, Node
 
-from torch_tpu.compile import operators
+from torch_tpu.compile import dimensions, operators
 from torch_tpu.compile.errors import GraphError, at_line
 from torch_tpu.eager import plan as eager_plan
 from torch_tpu.eager.spec import Kind, Spec, overload_name, spec_for
 from torch_tpu.lowering import dtypes, registry
 
 # Values of symbolic sizes: what a shape's symbols stand for in the program that is traced.
-Sizes = Mapping[Any, int]
+Sizes = Mapping[Any, Any]
 
 
 @dataclasses.dataclass
@@ -48,6 +49,8 @@ def concrete(value: Any, sizes: Sizes) -> Any:
     """A SymInt, or anything with SymInts in it, with its symbols replaced by numbers."""
     if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
         expression = value.node.expr
+        if dimensions.any_symbolic(sizes):
+            return dimensions.evaluate(expression, sizes)
         found = expression.xreplace(sizes) if hasattr(expression, "xreplace") else expression
         kind = int if isinstance(value, torch.SymInt) else float if isinstance(value, torch.SymFloat) else bool
         return kind(found)
@@ -191,6 +194,8 @@ def _operand(kind: Kind, value: Any, special: tuple[object, ...], wide: bool) ->
         return [_operand(Kind.TENSOR, v, (), wide) for v in value]
     if kind is Kind.NUMBER and isinstance(value, (list, tuple)):
         return [_operand(kind, v, (), wide) for v in value]
+    if kind in (Kind.NUMBER, Kind.TENSOR) and dimensions.is_symbolic(value):
+        return dtypes.Scalar(jnp.asarray(value, np.int64), int)
     if kind in (Kind.NUMBER, Kind.TENSOR) and eager_plan.is_operand(value, special):
         return dtypes.Scalar(jnp.asarray(value, eager_plan.number_dtype(value, wide)), type(value))
     return value
