@@ -47,6 +47,35 @@ def test_writing(lazy):
     torch.testing.assert_close(t.cpu(), a)
 
 
+WRITES = {
+    "addmm_": lambda t, b: t.addmm_(b, b),
+    "baddbmm_": lambda t, b: t[None].baddbmm_(b[None], b[None]),
+    "mm out=": lambda t, b: torch.mm(b, b, out=t),
+    "mul_": lambda t, b: t.mul_(b),
+}
+
+
+@pytest.mark.parametrize("lazy", ["conj", "adjoint", "negated"])
+@pytest.mark.parametrize("write", WRITES)
+def test_writing_by_operators_that_take_lazy_bits(lazy, write):
+    a, t = _pair()
+    b = torch.randn(3, 3, dtype=LAZY[lazy](a).dtype)
+    WRITES[write](LAZY[lazy](a), b)
+    WRITES[write](LAZY[lazy](t), b.to("tpu"))
+    torch.testing.assert_close(t.cpu(), a)
+
+
+@pytest.mark.parametrize("left", ["conj", "adjoint"])
+@pytest.mark.parametrize("right", ["conj", "adjoint"])
+def test_solve_triangular(left, right):
+    a, t = _pair()
+    b, u = _pair()
+    theirs = torch.linalg.solve_triangular(LAZY[left](a), LAZY[right](b), upper=True)
+    torch.testing.assert_close(
+        torch.linalg.solve_triangular(LAZY[left](t), LAZY[right](u), upper=True).cpu(), theirs, rtol=1e-4, atol=1e-4
+    )
+
+
 def test_gradient_of_a_complex_determinant():
     a, t = _pair()
     a.requires_grad_()

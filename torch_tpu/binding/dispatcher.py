@@ -40,6 +40,12 @@ def _without_keys(call: Callable[..., Any], key: Any) -> Callable[..., Any]:
     return lambda *args, **kwargs: call(keys, *args, **kwargs)
 
 
+def takes_lazy_bits(name: str) -> bool:
+    """Whether the operator is handed tensors with a conjugate or negative bit; all others get them carried out."""
+    # PyTorch registers a fallthrough for these (aten/src/ATen/ConjugateFallback.cpp, NegateFallback.cpp).
+    return any(torch._C._dispatch_has_kernel_for_dispatch_key(name, key) for key in ("Conjugate", "Negative"))
+
+
 def decompositions() -> Mapping[Any, Callable[..., Any]]:
     """PyTorch's table: operator -> a Python function in terms of others."""
     import torch._refs  # noqa: F401  fills the table

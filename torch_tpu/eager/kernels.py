@@ -68,7 +68,13 @@ def build(spec: Spec) -> Callable[..., Any]:
     def slow(*values: Any) -> Any:
         return _call_ordered(spec, kernel, _ordered(spec, values))
 
-    namespace.update(make=make, slow=slow, chunked=lambda *values: _chunked(spec, kernel, values))
+    def through(at: int, *values: Any) -> torch.Tensor:
+        """Write to a tensor with a lazy bit by way of one without."""
+        plain = resolve_lazy_bits(values[at])
+        _call_ordered(spec, kernel, [*values[:at], plain, *values[at + 1 :]])
+        return values[at].copy_(plain)
+
+    namespace.update(make=make, slow=slow, through=through, chunked=lambda *values: _chunked(spec, kernel, values))
     return kernel
 
 
@@ -87,8 +93,10 @@ def _source(spec: Spec) -> str:
     everything = ", ".join(names)
     body = [f"def kernel({', '.join(_defaults_last(signature))}):", "    arrays, numbers, targets = [], [], []"]
     if spec.takes_lazy_bits:
-        inputs = [n for p, n in zip(spec.params, names, strict=True) if p.kind is Kind.TENSOR and not p.mutated]
-        body += [f"    if {n}.is_conj() or {n}.is_neg(): {n} = resolved({n})" for n in inputs]
+        for i, (p, n) in enumerate(zip(spec.params, names, strict=True)):
+            if p.kind is Kind.TENSOR:
+                then = f"return through({i}, {everything})" if p.mutated else f"{n} = resolved({n})"
+                body.append(f"    if {n}.is_conj() or {n}.is_neg(): {then}")
     chunks = _is_chunked(spec)
     if chunks:
         body.append(f"    if len({names[0]}) > CHUNK: return chunked({everything})")

@@ -13,6 +13,7 @@ import functools
 
 import torch
 
+from torch_tpu.binding import dispatcher
 from torch_tpu.binding.dispatcher import Operator
 from torch_tpu.lowering import registry
 from torch_tpu.lowering.registry import Lowering
@@ -28,11 +29,6 @@ _IGNORES_SELF = frozenset({
     "aten::fill.Scalar", "aten::fill.Tensor", "aten::zero", "aten::copy", "aten::uniform", "aten::normal_functional",
     "aten::bernoulli.p", "aten::bernoulli.Tensor", "aten::exponential", "aten::geometric", "aten::cauchy",
     "aten::log_normal", "aten::random", "aten::random.from", "aten::random.to",
-})  # fmt: skip
-# Operators that PyTorch hands tensors with a conjugate or negative bit (aten/src/ATen/ConjugateFallback.cpp, which lets
-# them fall through); all others get them carried out.
-_TAKES_LAZY_BITS = frozenset({
-    "dot", "vdot", "mm", "addmm", "bmm", "baddbmm", "_conj_physical", "conj_physical", "linalg_svd", "_linalg_svd",
 })  # fmt: skip
 # Operators whose result's shape follows from the values of numbers: a plan is for those values, though its program
 # may serve others too.
@@ -157,7 +153,7 @@ def spec_for(op: Operator) -> Spec | None:
     return Spec(
         op, overload_name(op), twin, lowering, tuple(params), plain, returns, list_return,
         lowering.name in _IGNORES_SELF, op._schema.name in _SHAPED_BY_NUMBERS,
-        op._schema.name.removeprefix("aten::").removesuffix("_") in _TAKES_LAZY_BITS,
+        dispatcher.takes_lazy_bits(overload_name(op)),
     )  # fmt: skip
 
 
