@@ -21,7 +21,7 @@ from torch.fx import GraphModule, Node
 
 from torch_tpu.binding import generator
 from torch_tpu.binding import tensor as binding_tensor
-from torch_tpu.compile import identity
+from torch_tpu.compile import host, identity
 from torch_tpu.compile import options as compile_options
 from torch_tpu.compile.errors import GraphError
 from torch_tpu.compile.evaluate import Context, Sizes, concrete, evaluate
@@ -30,7 +30,7 @@ from torch_tpu.eager import copies, modes, views
 from torch_tpu.eager.plan import SOLE_REFERENCES
 from torch_tpu.eager.spec import spec_for
 from torch_tpu.lowering import checks, dtypes
-from torch_tpu.runtime import errors, platform, programs, rng, scalars
+from torch_tpu.runtime import errors, platform, programs, rng, scalars, transfer
 from torch_tpu.runtime.buffers import Buffer, Layout
 
 _storage_of = torch.Tensor.untyped_storage
@@ -49,14 +49,15 @@ class Input:
 class Output:
     """A result of the graph: ``value`` by its kind.
 
-    program: position among the program's results; argument: position of the input that it is; view: (position of the
-    input, its node's fake value); constant: the value; size: a symbolic number.
+    program: position among the program's results; host: position among what is computed on the host; argument:
+    position of the input that it is; view: (position of the input, its node's fake value); constant: the value; size:
+    a symbolic number.
     """
 
     kind: str
     value: Any
     fake: Any = None
-    host: bool = False
+    download: bool = False  # a result of the program that is a CPU tensor
 
 
 @dataclasses.dataclass
@@ -80,19 +81,24 @@ class Graph:
         self.module, self.label, self.options = module, label, chosen
         self.nodes: list[Node] = list(module.graph.nodes)
         placeholders = [n for n in self.nodes if n.op == "placeholder"]
-        written = {n.args[0] for n in self.nodes if _is_write(n)}
+        targets: list[Any] = [n.args[0] for n in self.nodes if _is_write(n)]
+        written = set(targets)
         self.inputs = tuple(Input(n, _kind_of(n), n in written) for n in placeholders)
         self.device_at = tuple(i for i, x in enumerate(self.inputs) if x.kind == "device")
         self.host_at = tuple(i for i, x in enumerate(self.inputs) if x.kind == "host")
         self.number_at = tuple(i for i, x in enumerate(self.inputs) if x.kind == "number")
         self.written_at = tuple(k for k, i in enumerate(self.device_at) if self.inputs[i].written)
+        self.scalars = _by_dtype([i for i in self.host_at if not self.inputs[i].node.meta["val"].ndim], self.inputs)
+        self.uploaded = tuple(i for i in self.host_at if self.inputs[i].node.meta["val"].ndim)
         self.is_dynamic = _has_symbols(self.nodes)
         self.is_random = draws(module)
         self.constants = _constants(module)
         self.device = self._device()
+        self.result_nodes: tuple[Node, ...] = ()
+        self.host_part: host.HostPart | None = None
+        self.written_on_host: list[tuple[int, int]] = []  # (position of the input, position among the host's results)
         self.outputs = self._outputs(placeholders)
-        self.computed = [o for o in self.outputs if o.kind == "program"]
-        self.results = list({o.value: o for o in self.computed}.values())
+        self.results = list({o.value: o for o in self.outputs if o.kind == "program"}.values())
         self.digest = identity.digest(module)
         self.plans: dict[Any, Plan] = {}
         self._boxed_call = True  # what AOTAutograd asks: the list of arguments is this function's to empty
@@ -111,7 +117,15 @@ class Graph:
         written = {x.node for x in self.inputs if x.written}
         found: list[Output] = []
         order: dict[Node, int] = {}
-        for a in self.nodes[-1].args[0]:  # type: ignore[union-attr]
+        on_host: dict[Node, int] = {}
+        for x in self.inputs:
+            if x.kind == "host" and x.written:
+                value: Any = next(n.args[1] for n in self.nodes if _is_write(n) and n.args[0] is x.node)
+                if not host.is_host(value):
+                    raise GraphError("a CPU tensor is overwritten with values of the device inside a compiled graph")
+                self.written_on_host.append((position[x.node], on_host.setdefault(value, len(on_host))))
+        results: Any = self.nodes[-1].args[0]
+        for a in results:
             if not isinstance(a, Node):
                 found.append(Output("constant", a))
                 continue
@@ -121,14 +135,17 @@ class Graph:
                 found.append(Output(kind, position.get(a), fake))
                 continue
             source = _viewed(a)
-            on_host = fake.device.type == "cpu"
-            if a in position and a not in written:
+            on_cpu = fake.device.type == "cpu"
+            if a in position and (a not in written or on_cpu):
                 found.append(Output("argument", position[a], fake))
-            elif source is not None and source in position and source not in written and not on_host:
+            elif on_cpu and host.is_host(a):
+                found.append(Output("host", on_host.setdefault(a, len(on_host)), fake))
+            elif source is not None and source in position and source not in written and not on_cpu:
                 found.append(Output("view", position[source], (fake, source.meta["val"])))
             else:
-                found.append(Output("program", order.setdefault(a, len(order)), fake, on_host))
-        self.result_nodes = list(order)
+                found.append(Output("program", order.setdefault(a, len(order)), fake, on_cpu))
+        self.result_nodes = tuple(order)
+        self.host_part = host.HostPart(self.module, list(on_host)) if on_host else None
         return found
 
     # Plans -----------------------------------------------------------------------------------------------------
@@ -158,7 +175,7 @@ class Graph:
         """What the symbols in the graph's shapes stand for."""
         if not self.is_dynamic:
             return {}
-        sizes: dict[Any, int] = {}
+        sizes: dict[Any, Any] = {}
 
         def learn(fake: Any, value: Any) -> None:
             if isinstance(fake, torch.SymInt) and isinstance(fake.node.expr, sympy.Symbol):
@@ -213,9 +230,8 @@ class Graph:
 
     def _others(self, args: Sequence[Any], plan: Plan) -> list[Any]:
         """Operands besides the device tensors, in the order of ``_avals``."""
-        out: list[Any] = [
-            binding_tensor.buffer_of(copies.from_host(args[i], self.device)).force() for i in self.host_at
-        ]
+        out: list[Any] = [_vector([args[i] for i in at], dtype, self.device) for dtype, at in self.scalars]
+        out += [binding_tensor.buffer_of(copies.from_host(args[i], self.device)).force() for i in self.uploaded]
         out += [scalars.scalar(float(args[i]), np.dtype(np.float64), self.device) for i in self.number_at]
         out += [binding_tensor.buffer_of(t).force() for t in self.constants.values()]
         if self.is_random:
@@ -240,14 +256,23 @@ class Graph:
             f.make(Buffer(layout, r))
             for f, layout, r in zip(plan.factories, plan.out_layouts, results[n : n + m], strict=True)
         ]
-        out = [made[o.value] if o.kind == "program" and not o.host else self._other(o, made, args, plan)
-               for o in self.outputs]  # fmt: skip
+        on_host = self.host_part(args) if self.host_part is not None else []
+        out = [
+            made[o.value] if o.kind == "program" and not o.download else self._other(o, made, on_host, args, plan)
+            for o in self.outputs
+        ]
+        for i, at in self.written_on_host:
+            args[i].copy_(on_host[at])
         args.clear()
         return out
 
-    def _other(self, o: Output, made: Sequence[torch.Tensor], args: Sequence[Any], plan: Plan) -> Any:
+    def _other(
+        self, o: Output, made: Sequence[torch.Tensor], on_host: Sequence[Any], args: Sequence[Any], plan: Plan
+    ) -> Any:
         if o.kind == "program":
             return copies.to_host(made[o.value])
+        if o.kind == "host":
+            return on_host[o.value]
         if o.kind == "argument":
             return args[o.value]
         if o.kind == "constant":
@@ -275,7 +300,8 @@ class Graph:
             return jax.ShapeDtypeStruct(tuple(shape), dtype, sharding=place)
 
         found = [aval(layout.shape, layout.dtype) for layout in plan.layouts]
-        found += [aval(args[i].shape, dtypes.to_jax(args[i].dtype)) for i in self.host_at]
+        found += [aval((len(at),), dtype) for dtype, at in self.scalars]
+        found += [aval(args[i].shape, dtypes.to_jax(args[i].dtype)) for i in self.uploaded]
         found += [aval((), np.float64) for _ in self.number_at]
         found += [aval(b.layout.shape, b.layout.dtype) for b in map(binding_tensor.buffer_of, self.constants.values())]
         if self.is_random:
@@ -303,7 +329,8 @@ class Graph:
         """The program: read the inputs, evaluate the graph, lay out results and what is overwritten."""
         rest = iter(operands)
         raw = [next(rest) for _ in self.device_at]
-        host = [next(rest) for _ in self.host_at]
+        vectors = [next(rest) for _ in self.scalars]
+        uploaded = [next(rest) for _ in self.uploaded]
         floats = [dtypes.Scalar(next(rest), float) for _ in self.number_at]
         constants = {name: next(rest) for name in self.constants}
         key = jax.random.wrap_key_data(next(rest), impl="threefry2x32") if self.is_random else None
@@ -311,10 +338,13 @@ class Graph:
         values: list[Any] = list(numbers)
         for k, i in enumerate(self.device_at):
             values[i] = plan.views[k].read(raw[k], starts[k])
-        for i, v in (*zip(self.host_at, host, strict=True), *zip(self.number_at, floats, strict=True)):
+        for i, v in (*zip(self.uploaded, uploaded, strict=True), *zip(self.number_at, floats, strict=True)):
             values[i] = v
+        for vector, (_, at) in zip(vectors, self.scalars, strict=True):
+            for n, i in enumerate(at):
+                values[i] = vector[n]
         constants = {n: _shaped(v, self.constants[n]) for n, v in constants.items()}
-        context = Context(plan.sizes, key, constants, results=tuple(self.result_nodes))
+        context = Context(plan.sizes, key, constants, results=self.result_nodes)
         with checks.collect() as made:
             computed = evaluate(self.module, values, context)
         notes[:] = [(c.message, c.error) for c in made]
@@ -334,6 +364,20 @@ def _buffer(t: torch.Tensor) -> Buffer:
         return _storage_of(t).tpu_buffer  # type: ignore[attr-defined]
     except AttributeError:
         return binding_tensor.buffer_of(t)
+
+
+def _by_dtype(positions: Sequence[int], inputs: Sequence[Input]) -> list[tuple[np.dtype, tuple[int, ...]]]:
+    """Inputs that are CPU scalars, grouped by dtype: each group travels as one vector."""
+    found: dict[np.dtype, list[int]] = {}
+    for i in positions:
+        found.setdefault(dtypes.to_jax(inputs[i].node.meta["val"].dtype), []).append(i)
+    return [(dtype, tuple(at)) for dtype, at in found.items()]
+
+
+def _vector(tensors: Sequence[torch.Tensor], dtype: np.dtype, device: int) -> Any:
+    values = np.array([t.item() for t in tensors]).astype(dtype)
+    # JAX takes a small numpy array as it is, but would narrow 64 bits.
+    return values if values.itemsize < 8 else transfer.put(values, device)
 
 
 def _shaped(value: Any, t: torch.Tensor) -> Any:
@@ -372,19 +416,25 @@ def _kind_of(node: Node) -> str:
 def _viewed(node: Node) -> Node | None:
     """The node that this one is a view of, through any number of view operators; None if it is no view."""
     at = node
-    while at.op == "call_function" and isinstance(at.target, torch._ops.OpOverload):
-        is_view = at.target.is_view or at.target is torch.ops.aten.alias.default
-        if not is_view or spec_for(at.target) is not None or len(at.target._schema.returns) != 1:
-            break
-        fake = at.meta.get("val")
-        if copy_form(at.target) is None or not isinstance(fake, torch.Tensor) or fake.is_conj() or fake.is_neg():
-            return None
-        first = at.args[0]
-        same = isinstance(first, Node) and isinstance(first.meta.get("val"), torch.Tensor)
-        if not same or first.meta["val"].dtype != fake.dtype:  # type: ignore[union-attr]
-            return None
-        at = first  # type: ignore[assignment]
-    return None if at is node else at
+    while True:
+        source = _view_source(at)
+        if source is None:
+            return None if at is node else at
+        at = source
+
+
+def _view_source(node: Node) -> Node | None:
+    """The operand of a view operator that keeps the dtype and the lazy bits; None for any other node."""
+    target: Any = node.target
+    if node.op != "call_function" or not isinstance(target, torch._ops.OpOverload) or len(target._schema.returns) != 1:
+        return None
+    if not target.is_view or spec_for(target) is not None or copy_form(target) is None:
+        return None
+    source, fake = node.args[0], node.meta.get("val")
+    if not isinstance(source, Node) or not isinstance(fake, torch.Tensor) or fake.is_conj() or fake.is_neg():
+        return None
+    operand = source.meta.get("val")
+    return source if isinstance(operand, torch.Tensor) and operand.dtype == fake.dtype else None
 
 
 def _has_symbols(nodes: Sequence[Node]) -> bool:
