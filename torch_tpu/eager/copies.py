@@ -73,11 +73,13 @@ def resize_(self: torch.Tensor, size: Any, memory_format: Any = None) -> torch.T
         stride = buffers.canonical_strides(size)
     else:
         stride = torch.empty(size, device="meta", memory_format=memory_format).stride()
-    numel = buffers.span(size, stride)
-    buffer = binding_tensor.buffer_of(self)
-    resize_buffer(
-        buffer, self.untyped_storage(), (int(self.storage_offset()) + numel) * self.element_size(), self.dtype
-    )
+    return restride(self, size, stride)
+
+
+def restride(self: torch.Tensor, size: tuple[int, ...], stride: tuple[int, ...]) -> torch.Tensor:
+    """Give the tensor these sizes and strides; a storage that is too small for them grows."""
+    end = int(self.storage_offset()) + buffers.span(size, stride)
+    resize_buffer(binding_tensor.buffer_of(self), self.untyped_storage(), end * self.element_size(), self.dtype)
     self.data = binding_tensor.view(self, size, stride, 0)
     return self
 

@@ -15,8 +15,8 @@ import torch
 
 from torch_tpu.binding import dispatcher
 from torch_tpu.binding.dispatcher import Operator
-from torch_tpu.eager import copies
-from torch_tpu.eager.spec import overload_name
+from torch_tpu.eager import copies, refusals
+from torch_tpu.eager.spec import arguments, overload_name, twin_of
 
 _MODES = ("error", "warn", "allow")
 
@@ -66,16 +66,52 @@ def decomposition_of(op: Operator) -> Callable[..., Any] | None:
 def handle(op: Operator, *args: Any, **kwargs: Any) -> Any:
     """Run an operator that has no kernel on the device."""
     name = overload_name(op)
+    values = {**_named(op, args), **kwargs}
+    _check_overlap(op, values)
+    twin = twin_of(op)
+    if twin is not None and any(a.is_out for a in op._schema.arguments) and _has_kernel(twin):
+        return _by_twin(op, twin, values)
     decomposition = decomposition_of(op)
     if decomposition is None or name in _inside.names:
         return on_host(op, *args, **kwargs)
     decomposed[name] += 1
     _inside.names.add(name)  # some decompositions lead back to the operator itself
     try:
-        result = decomposition(*args, **kwargs)
+        with refusals.in_words_of_cpu(op, lambda: values):
+            result = decomposition(*args, **kwargs)
     finally:
         _inside.names.discard(name)
     return on_host(op, *args, **kwargs) if result is NotImplemented else result
+
+
+def _named(op: Operator, args: tuple[Any, ...]) -> dict[str, Any]:
+    return {a.name: v for a, v in zip(op._schema.arguments, args, strict=False)}
+
+
+def _check_overlap(op: Operator, values: dict[str, Any]) -> None:
+    if any(a.alias_info is not None and a.alias_info.is_write for a in op._schema.arguments):
+        given = refusals.tensors(values)
+        if all(t.device.type == "tpu" for t in given):
+            key = tuple((t.shape, t.stride(), t.storage_offset(), t.dtype) for t in given)
+            refusals.check_overlap(op, key, values)
+
+
+def _has_kernel(op: Operator) -> bool:
+    return torch._C._dispatch_has_kernel_for_dispatch_key(overload_name(op), "PrivateUse1")
+
+
+def _by_twin(op: Operator, twin: Operator, values: dict[str, Any]) -> Any:
+    """An ``out=`` form of an operator that only its functional form has a kernel of: the result is copied."""
+    outs = [a.name for a in op._schema.arguments if a.is_out]
+    args, kwargs = arguments(twin, {n: v for n, v in values.items() if n not in outs})
+    results = refusals.tensors(twin(*args, **kwargs))
+    written = refusals.tensors([values[n] for n in outs])
+    for out, result in zip(written, results, strict=True):
+        if out.dtype != result.dtype:
+            refusals.check(op, values)
+        torch.ops.aten._resize_output_(out, result.shape, out.device)
+        copies.copy_(out, result)
+    return written[0] if len(written) == 1 else tuple(written)
 
 
 def on_host(op: Operator, *args: Any, **kwargs: Any) -> Any:
@@ -95,7 +131,7 @@ def on_host(op: Operator, *args: Any, **kwargs: Any) -> Any:
             return torch.device("cpu")
         return x
 
-    index = next((t.get_device() for t in _tensors([args, kwargs]) if t.device.type == "tpu"), None)
+    index = next((t.get_device() for t in refusals.tensors([args, kwargs]) if t.device.type == "tpu"), None)
     index = copies._index_of(None) if index is None else index
     host_args = [down(a) for a in args]
     host_kwargs = {k: down(v) for k, v in kwargs.items()}
@@ -127,14 +163,6 @@ def _announce(name: str) -> None:
         )
 
 
-def _tensors(x: Any) -> list[torch.Tensor]:
-    if isinstance(x, torch.Tensor):
-        return [x]
-    if isinstance(x, dict):
-        x = list(x.values())
-    return [t for v in x for t in _tensors(v)] if isinstance(x, (list, tuple)) else []
-
-
 def _write_back(
     op: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], moved: dict[int, torch.Tensor]
 ) -> dict[int, torch.Tensor]:
@@ -144,7 +172,7 @@ def _write_back(
         if a.alias_info is None or not a.alias_info.is_write:
             continue
         value = kwargs.get(a.name, args[i] if i < len(args) else None)
-        for t in _tensors(value):
+        for t in refusals.tensors(value):
             host = moved.get(id(t))
             if host is None:
                 continue

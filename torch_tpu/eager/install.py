@@ -26,6 +26,7 @@ _COPIES = {
     "clone": copies.clone,
     "_local_scalar_dense": copies.local_scalar_dense,
     "as_strided": metadata.as_strided,
+    "as_strided_": metadata.as_strided_,
     "view": metadata.view,
     "_reshape_alias": metadata.reshape_alias,
     "unfold": metadata.unfold,
@@ -39,10 +40,10 @@ _COPIES = {
 
 
 def _served_names() -> list[str]:
-    """Overloads of aten that a lowering may serve: of a lowering's packet, or of its in-place or out= form."""
+    """Overloads of aten that a lowering may serve: of a lowering's packet, or of its mutating or out= form."""
     packets = {name.partition(".")[0] for name in registry.names()}
+    packets |= {p.removesuffix("_functional") for p in packets}
     packets |= {p + "_" for p in packets}
-    packets |= {"aten::normal_", "aten::_native_batch_norm_legit"}
     return [
         name
         for name in dispatcher.operator_names()

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from torch_tpu.binding import tensor as binding_tensor
-from torch_tpu.eager import modes
+from torch_tpu.eager import modes, refusals
 from torch_tpu.eager import plan as plans_module
 from torch_tpu.eager.plan import NeedsResize, Plan
 from torch_tpu.eager.spec import Kind, Param, Spec
@@ -74,7 +74,16 @@ def build(spec: Spec) -> Callable[..., Any]:
         _call_ordered(spec, kernel, [*values[:at], plain, *values[at + 1 :]])
         return values[at].copy_(plain)
 
-    namespace.update(make=make, slow=slow, through=through, chunked=lambda *values: _chunked(spec, kernel, values))
+    def overlapping(key: Any, *values: Any) -> None:
+        refusals.check_overlap(spec.op, key, {p.name: v for p, v in zip(spec.params, values, strict=True)})
+
+    namespace.update(
+        make=make,
+        slow=slow,
+        through=through,
+        overlapping=overlapping,
+        chunked=lambda *values: _chunked(spec, kernel, values),
+    )
     return kernel
 
 
@@ -103,6 +112,10 @@ def _source(spec: Spec) -> str:
     keys = []
     for i, (p, n) in enumerate(zip(spec.params, names, strict=True)):
         lines = _SNIPPETS[p.kind](p, n, i, f"return slow({everything})")
+        if _may_overlap(spec) and not p.mutated:
+            at = next((at for at, line in enumerate(lines) if line.lstrip().startswith("arrays.append")), None)
+            if at is not None:
+                lines.insert(at, lines[at].partition("arrays")[0] + "read.append(b)")
         if lines:
             body += [f"    {line}" for line in lines]
             keys.append(f"k{i}")
@@ -111,6 +124,10 @@ def _source(spec: Spec) -> str:
     if spec.shaped_by_numbers:
         keys.append("tuple(numbers)")
     body.append(f"    key = ({', '.join([*keys, 'default_dtype()'])},)")
+    if _may_overlap(spec):
+        body.insert(1, "    read = []")
+        body.append("    for b in targets:")
+        body.append(f"        if b in read: overlapping(key, {everything})")
     body.append("    plan = plans.get(key)")
     body.append("    if plan is None:")
     body.append(f"        plan = make(key, {everything})")
@@ -139,6 +156,11 @@ def _defaults_last(signature: list[str]) -> list[str]:
             s = f"{s}=None"
         out.append(s)
     return out
+
+
+def _may_overlap(spec: Spec) -> bool:
+    """Whether what is written to may share its memory with another operand, which PyTorch may refuse."""
+    return bool(spec.mutated) and all(p.kind is Kind.TENSOR for p in spec.mutated)
 
 
 def _optional(spec: Spec, name: str) -> bool:
@@ -287,7 +309,10 @@ def scalar_tensor(value: Any, dtype: torch.dtype, device: int) -> torch.Tensor:
 def _resize_out(t: torch.Tensor, size: tuple[int, ...], stride: tuple[int, ...]) -> None:
     t.resize_(size)
     if t.stride() != stride:
-        t.as_strided_(size, stride)
+        from torch_tpu.eager import copies  # copies is built on kernels
+
+        # Strides with gaps reach further than the elements.
+        copies.restride(t, size, stride)
 
 
 def resolve_lazy_bits(t: torch.Tensor) -> torch.Tensor:

@@ -32,6 +32,13 @@ def as_strided(self: torch.Tensor, size: Any, stride: Any, storage_offset: int |
     return _reinterpret(self, size, stride, offset - own)
 
 
+def as_strided_(self: torch.Tensor, size: Any, stride: Any, storage_offset: int | None = None) -> torch.Tensor:
+    """What ``squeeze_``, ``t_`` and the like come to. PyTorch's own kernel goes by its record of the storage's size,
+    which is out of date where the storage was resized."""
+    self.data = as_strided(self, size, stride, storage_offset)
+    return self
+
+
 def _check_strided(self: torch.Tensor, size: Any, stride: Any, offset: int, nbytes: int) -> None:
     if len(size) != len(stride):
         raise RuntimeError(f"mismatch in length of strides and shape: {list(stride)} and {list(size)}")

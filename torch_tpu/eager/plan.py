@@ -21,8 +21,8 @@ import torch
 
 from torch_tpu.binding import tensor as binding_tensor
 from torch_tpu.binding.dispatcher import Operator
-from torch_tpu.eager import modes, views
-from torch_tpu.eager.spec import Kind, Param, Spec
+from torch_tpu.eager import modes, refusals, views
+from torch_tpu.eager.spec import Kind, Param, Spec, arguments
 from torch_tpu.lowering import checks, dtypes, registry
 from torch_tpu.runtime import buffers, errors, platform, programs, scalars
 from torch_tpu.runtime.buffers import Buffer, Layout
@@ -105,7 +105,8 @@ class Plan:
         found = self._programs.get(donate)
         if found is None:
             try:
-                found = self._programs[donate] = self.trace.compile(donate)
+                with refusals.in_words_of_cpu(self.spec.op, self.trace.described):
+                    found = self._programs[donate] = self.trace.compile(donate)
             except TypeError as e:  # JAX's word for a dtype that an operation does not take
                 types = ", ".join(str(s.dtype) for s in self.slots)
                 raise NotImplementedError(f"{self.spec.name} is not implemented for {types}: {e}") from e
@@ -225,8 +226,17 @@ class Trace:
     def _read(self, slot: Slot) -> bool:
         if not slot.mutated:
             return True
-        is_out = any(p.out for p in self.spec.params if p.name == slot.param)
-        return not is_out and not self.spec.ignores_self
+        return not self._is_out(slot) and not self.spec.ignores_self
+
+    def _is_out(self, slot: Slot) -> bool:
+        return any(p.out for p in self.spec.params if p.name == slot.param)
+
+    def _in_order_of_slots(self, new: Sequence[Any]) -> dict[int, Any]:
+        """The twin's results that are written, by the place of their mutated slot: the twin gives those of ``out=``
+        first, the schema names them last."""
+        places = range(len(self.mutated_slots))
+        order = sorted(places, key=lambda at: not self._is_out(self.slots[self.mutated_slots[at]]))
+        return dict(zip(order, new, strict=False))
 
     def written_order(self, donate: tuple[int, ...]) -> list[int]:
         """The order of the new values of mutated slots among the results.
@@ -238,6 +248,12 @@ class Trace:
             return [0]
         donated = {self.operand_slots[i] for i in donate}
         return sorted(range(len(self.mutated_slots)), key=lambda at: self.mutated_slots[at] not in donated)
+
+    def described(self) -> dict[str, Any]:
+        """Arguments like those that the program was made for: tensors without values, and ones for numbers."""
+        like = [torch.empty_strided(s.size, s.stride, dtype=s.dtype, device="meta") for s in self.slots]
+        ones = [n.kind(1) for n in self.numbers]
+        return {name: _resolve(v, like, ones) for name, v in self.bound.items()}
 
     def key(self, donate: tuple[int, ...]) -> tuple[Any, ...]:
         """What the program's code depends on; see ``runtime.programs``."""
@@ -296,9 +312,10 @@ class Trace:
         plain, new = results[: len(self.outs)], results[len(self.outs) :]
         if not self.outs and len(new) != len(self.mutated_slots):
             raise RuntimeError(f"{self.spec.name}: {len(new)} new values for {len(self.mutated_slots)} tensors")
+        written = self._in_order_of_slots(new)
         laid = []
         for at in self.written_order(donate):
-            i, value = self.mutated_slots[at], new[at]
+            i, value = self.mutated_slots[at], written[at]
             s = self.slots[i]
             value = jax.numpy.broadcast_to(dtypes.cast(value, s.dtype), s.size)
             base = raw[i] if i in raw else jax.numpy.zeros(s.layout.shape, s.layout.dtype)
@@ -361,22 +378,30 @@ def make(spec: Spec, values: dict[str, Any]) -> Plan:
     """
     device = _common_device(spec, values)
     bound, slots, numbers = {}, [], []
-    try:
-        asked = None if spec.lowering.own_shapes else _ask_meta(spec, values)
-    except NotImplementedError:  # there is no meta kernel
-        if spec.mutated and spec.plain_returns:
-            raise
-        asked = None
+    with refusals.in_words_of_cpu(spec.op, lambda: values):
+        try:
+            asked = None if spec.lowering.own_shapes else _ask_meta(spec, values)
+        except NotImplementedError:  # there is no meta kernel
+            if spec.mutated and spec.plain_returns:
+                raise
+            asked = None
+    refusals.check_types(spec.op, values)
     wide = spec.lowering.wide or _is_wide(values, asked)
     for p in spec.params:
         if p.name not in values or p.kind in (Kind.GENERATOR, Kind.DROPPED):
             continue
         bound[p.name] = _bind(p, values[p.name], slots, numbers, wide)
-    if asked is None and spec.mutated:
+    outs = [p.name for p in spec.params if p.out]
+    results_given = bool(outs) and all(isinstance(values.get(n), torch.Tensor) for n in outs)
+    if asked is None and spec.mutated and not results_given:
         # Only mutated operands (fused optimizer steps): each gets a value like its old one.
-        asked = Asked((), (), tuple(registry.Meta(s.size, s.dtype) for s in slots if s.mutated))
+        mutated = sorted((s for s in slots if s.mutated), key=lambda s: s.param not in outs)
+        asked = Asked((), (), tuple(registry.Meta(s.size, s.dtype) for s in mutated))
     elif asked is None:
         asked = _ask_lowering(spec, bound, slots, numbers)
+        if outs:
+            _check_out_shapes(outs, values, [(o.size, o.stride) for o in asked.outs])
+            asked = Asked((), (), asked.twin_meta)
     return Plan(spec, Trace(spec, bound, tuple(slots), tuple(numbers), asked, device))
 
 
@@ -483,14 +508,7 @@ def _results(op: Operator, result: Any, values: dict[str, Any]) -> list[Any]:
 
 def call_with(op: Operator, values: dict[str, Any]) -> Any:
     """Call an operator with arguments bound by name."""
-    args, kwargs, positional = [], {}, True
-    for a in op._schema.arguments:
-        if a.name not in values:
-            positional = False
-        elif positional and not a.kwarg_only:
-            args.append(values[a.name])
-        else:
-            kwargs[a.name] = values[a.name]
+    args, kwargs = arguments(op, values)
     return op(*args, **kwargs)
 
 
@@ -516,13 +534,21 @@ def _ask_meta(spec: Spec, values: dict[str, Any]) -> Asked:
     asked.update({p.name: None for p in spec.params if p.kind is Kind.GENERATOR})
     if any(a.name == "device" for a in spec.op._schema.arguments):
         asked["device"] = torch.device("meta")
-    results = _results(spec.op, call_with(spec.op, asked), asked)
+    outs = [p.name for p in spec.params if p.out]
+    try:
+        results = _results(spec.op, call_with(spec.op, asked), asked)
+        wanted = [asked[n] for n in outs]
+    except NotImplementedError:
+        if spec.op is spec.twin:
+            raise
+        results = wanted = None  # the twin may have a meta kernel where an out= form has none
     if spec.op is spec.twin:
-        twin = results
+        twin = results or []
     else:
-        _check_out_shapes(spec, values, asked)
-        inputs = {n: _as_meta(v) for n, v in asked.items() if not any(p.name == n and p.out for p in spec.params)}
+        inputs = {n: _as_meta(v) for n, v in asked.items() if n not in outs}
         twin = _results(spec.twin, call_with(spec.twin, inputs), inputs)
+        _check_out_shapes(outs, values, [(t.shape, t.stride()) for t in wanted or twin if isinstance(t, torch.Tensor)])
+        results = twin if results is None else results
         results = [r for r, alias in zip(results, spec.returns, strict=False) if alias is None and spec.returns]
     tensors = [r for r in results if isinstance(r, torch.Tensor)]
     return Asked(
@@ -561,11 +587,12 @@ class NeedsResize(Exception):
         self.sizes = sizes
 
 
-def _check_out_shapes(spec: Spec, values: dict[str, Any], asked: dict[str, Any]) -> None:
+def _check_out_shapes(outs: list[str], values: dict[str, Any], wanted: Sequence[tuple[Any, Any]]) -> None:
+    """Compare the tensors given as ``outs`` with the sizes (and strides, if they have to be made) of the results."""
     changed = [
-        (p.name, tuple(asked[p.name].shape), asked[p.name].stride())
-        for p in spec.params
-        if p.out and isinstance(values.get(p.name), torch.Tensor) and asked[p.name].shape != values[p.name].shape
+        (name, tuple(size), tuple(stride))
+        for name, (size, stride) in zip(outs, wanted, strict=False)
+        if isinstance(values.get(name), torch.Tensor) and size != values[name].shape
     ]
     if changed:
         raise NeedsResize(changed)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
+from typing import Any
 
 import torch
 
@@ -77,6 +78,21 @@ class Spec:
 def overload_name(op: Operator) -> str:
     """``"aten::add.Tensor"``; the default overload has no suffix."""
     return op._schema.name + (f".{op._schema.overload_name}" if op._schema.overload_name else "")
+
+
+def arguments(op: Operator, values: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    """Arguments bound by name as an operator takes them: positional ones, and keywords."""
+    args: list[Any] = []
+    kwargs: dict[str, Any] = {}
+    positional = True
+    for a in op._schema.arguments:
+        if a.name not in values:
+            positional = False
+        elif positional and not a.kwarg_only:
+            args.append(values[a.name])
+        else:
+            kwargs[a.name] = values[a.name]
+    return args, kwargs
 
 
 def find(name: str) -> Operator | None:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from torch_tpu.binding import tensor as binding_tensor
-from torch_tpu.eager import copies, fallback, modes, sdpa
+from torch_tpu.eager import copies, fallback, modes, refusals, sdpa
 from torch_tpu.lowering import dtypes, search
 from torch_tpu.runtime import buffers, platform, programs, transfer
 
@@ -267,6 +267,7 @@ def _unique_runs(values: Any) -> tuple[Any, Any, Any, Any]:
 def _unique(
     self: torch.Tensor, sort: bool, return_inverse: bool, return_counts: bool
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    refusals.check_types(torch.ops.aten.unique_consecutive.default, {"self": self})
     device, nothing = self.get_device(), torch.empty(0, dtype=torch.int64, device=self.device)
     if self.numel() == 0:
         return torch.empty(0, dtype=self.dtype, device=self.device), nothing.view(self.shape), nothing
@@ -460,3 +461,14 @@ def index_put_impl_(
 @special("index_put", "_unsafe_index_put")
 def index_put(self: torch.Tensor, indices: Sequence[Any], values: torch.Tensor, accumulate: bool = False) -> Any:
     return _index_put(copies.clone(self), indices, values, accumulate)
+
+
+# Random numbers ------------------------------------------------------------------------------------------------
+
+
+@special("uniform_")
+def uniform_(self: torch.Tensor, from_: float = 0.0, to: float = 1.0, *, generator: Any = None) -> torch.Tensor:
+    """Both parts of a complex tensor are drawn; PyTorch's meta kernel of the functional operator refuses them."""
+    drawn = torch.view_as_real(self) if self.is_complex() else self
+    derived("aten::uniform_")(drawn, from_, to, generator=generator)
+    return self

@@ -1,0 +1,105 @@
+"""What CPU refuses is refused in its words: types, shapes, and memory that is read and written at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+Call = Callable[[Callable[..., torch.Tensor]], Any]
+
+
+def same_refusal(call: Call) -> Exception:
+    """The exception that ``call`` raises on the device: the same as on CPU, in type and words."""
+    raised = []
+    for device in ("cpu", "tpu"):
+        made = lambda *size, dtype=torch.float32, d=device: torch.ones(size, device=d).to(dtype)  # noqa: E731
+        with pytest.raises(Exception) as e:  # which one it is, CPU says
+            call(made)
+            torch.tpu.synchronize()
+        raised.append(e.value)
+    assert type(raised[1]) is type(raised[0])
+    assert str(raised[1]) == str(raised[0])
+    return raised[1]
+
+
+C, I, B = torch.complex64, torch.int64, torch.bool  # noqa: E741
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda t: t(3, dtype=C) > t(3, dtype=C),
+        lambda t: t(3, dtype=C).sort(),
+        lambda t: t(3, dtype=C).clamp(1),
+        lambda t: t(3, dtype=C).clamp(t(3, dtype=C)),
+        lambda t: t(3, dtype=C).floor(),
+        lambda t: t(3, dtype=C).sign(),
+        lambda t: t(3, dtype=C).relu(),
+        lambda t: t(3, dtype=C).unique(),
+        lambda t: F.threshold(t(3, dtype=C), 1j, 2j),
+        lambda t: torch.gcd(t(3, dtype=C), t(3, dtype=C)),
+        lambda t: F.max_pool2d(t(1, 4, 4, dtype=C), 2),
+        lambda t: F.nll_loss(t(2, 3), t(2, dtype=torch.int32)),
+        lambda t: F.nll_loss(t(2, 3, dtype=I), t(2, dtype=I)),
+        lambda t: F.adaptive_avg_pool2d(t(1, 4, 4, dtype=I), 2),
+        lambda t: F.pad(t(1, 4, 4, dtype=B), (1, 1), "reflect"),
+        lambda t: t(5, 10, 5, dtype=B).topk(3),
+        lambda t: t(3, dtype=I).sigmoid_(),
+        lambda t: torch.arange(0, 2, dtype=B, device=t(1).device),
+    ],
+)
+def test_types(call: Call):
+    same_refusal(call)
+
+
+def test_types_of_large_operands():
+    same_refusal(lambda t: t(300, 300, dtype=C).sort())
+    same_refusal(lambda t: torch.mm(t(300, 300, dtype=B), t(300, 300, dtype=B)))
+
+
+def test_half_types_are_not_asked_about():
+    assert torch.ones(3, dtype=torch.float8_e4m3fn, device="tpu").to(torch.float32).sum().item() == 3
+    target = torch.zeros(3, dtype=I, device="tpu")
+    assert F.multi_margin_loss(torch.ones(3, 3, dtype=torch.float16, device="tpu"), target).dtype == torch.float16
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda t: torch.amax(t(2, 2), 0, out=t(2, dtype=torch.int32)),
+        lambda t: torch.aminmax(t(5, 0, 5)),
+        lambda t: torch.cat([t(4, 0), t(5, 0, 19, 20)], 1),
+        lambda t: torch.hstack([t(5), t(5, 5)]),
+        lambda t: F.conv2d(t(1, 1, 4, 4), t(1, 1, 2, 3), stride=-1),
+        lambda t: F.multi_margin_loss(t(5, 0), t(5)),
+        lambda t: t(10, 5).narrow_copy(3, 0, 0),
+        lambda t: torch.index_add(t(3, 2), 0, torch.zeros(3, dtype=I, device=t(1).device), t(2)),
+        lambda t: torch.multinomial(t(1, 2, 3), 2),
+        lambda t: F.embedding(torch.zeros(2, dtype=I, device=t(1).device), t()),
+        lambda t: torch.mean(t(3, dtype=I)),
+        lambda t: torch.complex(t(3), t(3, dtype=torch.int32)),
+    ],
+)
+def test_shapes_and_results(call: Call):
+    same_refusal(call)
+
+
+def test_memory_that_is_read_and_written():
+    def within(write: Callable[[torch.Tensor], Any]) -> None:
+        assert "unsupported operation" in str(same_refusal(lambda t: write(t(6))))
+
+    within(lambda x: x[1:].add_(x[:-1]))
+    within(lambda x: x[1:].copy_(x[:-1]))
+    within(lambda x: torch.mul(x[1:], 2, out=x[:-1]))
+    within(lambda x: torch.index_select(x, 0, torch.zeros(6, dtype=I, device=x.device), out=x))
+    within(lambda x: torch.masked_select(x, x > 0, out=x))
+    within(lambda x: torch.take(x, torch.zeros(6, dtype=I, device=x.device), out=x))
+    x = torch.arange(6.0, device="tpu")
+    x[:3].add_(x[3:])
+    x[::2].mul_(x[1::2])  # CPU does not look into strides
+    assert torch.add(x, 1, out=x) is x
+    assert x.tolist() == [(0 + 3) * (1 + 4) + 1, 1 + 4 + 1, (2 + 5) * 3 + 1, 4, 4 * 5 + 1, 6]
