@@ -67,7 +67,9 @@ def for_tpu(say: Callable[[dict[str, Any]], None]) -> Callable[[dict[str, Any], 
                     known.add((made.operator, made.kind, topology))
                     say({"doing": {"lowering": made.operator, "kind": made.kind, "topology": topology}})
                     programs.append(tpu_compile.compile_for(topology, made))
-        return {**task, "status": "pass", "message": "", "programs": programs, "seconds": round(time.time() - start, 2)}
+        used = sorted(f"{operator} {kind}" for operator, kind in largest)
+        seconds = round(time.time() - start, 2)
+        return {**task, "status": "pass", "message": "", "used": used, "programs": programs, "seconds": seconds}
 
     return task
 
