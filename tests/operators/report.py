@@ -12,15 +12,13 @@ import argparse
 import collections
 import json
 import pathlib
-import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-HERE = pathlib.Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE))
-
 from entries import ENTRIES
 from gaps import GAPS, gap
+
+HERE = pathlib.Path(__file__).resolve().parent
 
 _SHORT = {
     "float32": "f32", "float64": "f64", "bfloat16": "bf16", "float16": "f16", "int64": "i64", "int32": "i32",
