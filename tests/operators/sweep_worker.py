@@ -15,7 +15,7 @@ import torch
 from checks import CHECKS, Skipped
 from entries import ENTRIES
 
-_AT_MOST_MB = 4000
+_AT_MOST_MB = 2000
 
 
 def run(task: dict[str, Any], limit: int | None) -> dict[str, Any]:
