@@ -11,7 +11,17 @@ from typing import Any
 
 from torch_tpu.binding import dispatcher
 from torch_tpu.binding.registration import overriding, register, register_fallback
-from torch_tpu.eager import copies, fallback, foreach, kernels, metadata, sdpa, spec, special
+from torch_tpu.eager import (  # unique: for what it declares
+    copies,
+    fallback,
+    foreach,
+    kernels,
+    metadata,
+    sdpa,
+    spec,
+    special,
+    unique,  # noqa: F401
+)
 from torch_tpu.lowering import registry
 
 _COPIES = {
