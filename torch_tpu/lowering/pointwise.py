@@ -249,11 +249,21 @@ def hypot(self: Any, other: Any) -> Any:
 @register("aten::logaddexp", promote=Promotion.DEFAULT)
 def logaddexp(self: Any, other: Any) -> Any:
     if is_complex(self):
-        high = jnp.maximum(self.real, other.real)
-        high = jnp.where(jnp.isfinite(high), high, 0)
-        return jnp.log(jnp.exp(self - high) + jnp.exp(other - high)) + high
+        return log_of_sum(*jnp.broadcast_arrays(self, other))
     same_infinity = jnp.isinf(self) & (self == other)
     return jnp.where(same_infinity, self, jnp.maximum(self, other) + jnp.log1p(jnp.exp(-jnp.abs(self - other))))
+
+
+def log_of_sum(x: Any, y: Any) -> Any:
+    """log(exp(x) + exp(y)) of complex numbers. The imaginary part is ATen's: within pi / 2 of that of the operand whose
+    real part is greater (``x`` where they are equal), not within pi of 0."""
+    y_leads = x.real < y.real
+    low, high = jnp.where(y_leads, x, y), jnp.where(y_leads, y, x)
+    same_infinity = jnp.isinf(low.real) & (low.real == high.real)
+    regular = jnp.log1p(jnp.exp(low - high)) + high
+    infinite = jnp.where(low.real < 0, low, jnp.log(jnp.exp(low) + jnp.exp(high)))
+    nan = lax.complex(jnp.nan, jnp.nan).astype(x.dtype)
+    return jnp.where(jnp.isnan(x) | jnp.isnan(y), nan, jnp.where(same_infinity, infinite, regular))
 
 
 @register("aten::logaddexp2", promote=Promotion.DEFAULT)

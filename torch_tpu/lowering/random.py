@@ -151,8 +151,10 @@ def _real_kind(x: Any) -> Any:
 
 @register("aten::native_dropout_backward")
 def native_dropout_backward(grad_output: Any, mask: Any, scale: Any) -> Any:
-    grad = widen_half(grad_output)
-    return grad * cast_like(mask, grad) * cast_like(jnp.asarray(scale), grad)
+    grad, scale = widen_half(grad_output), jnp.asarray(scale)
+    if not jnp.issubdtype(grad.dtype, jnp.inexact):
+        return grad * mask * scale  # floating results of whole numbers, as in ATen
+    return grad * cast_like(mask, grad) * cast_like(scale, grad)
 
 
 # ---- other distributions

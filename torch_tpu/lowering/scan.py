@@ -10,6 +10,7 @@ from jax import lax
 
 from torch_tpu.lowering import dtypes
 from torch_tpu.lowering.gather_scatter import at_least_1d, widen_half
+from torch_tpu.lowering.pointwise import log_of_sum
 from torch_tpu.lowering.registry import Meta, register
 
 
@@ -31,8 +32,20 @@ def cumprod(self: Any, dim: int, *, dtype: Any = None, meta: tuple[Meta, ...]) -
 @register("aten::logcumsumexp")
 def logcumsumexp(self: Any, dim: int) -> Any:
     if jnp.iscomplexobj(self):
-        raise NotImplementedError(f"aten::logcumsumexp: dtype {self.dtype}; supported: real floating types")
+        return _along(self, dim, _complex_log_sums)
     return _along(widen_half(self), dim, lax.cumlogsumexp)
+
+
+def _complex_log_sums(x: Any, axis: int) -> Any:
+    """One element after the other: which of the angles 2 pi apart the imaginary part is depends on the order."""
+
+    def step(total: Any, element: Any) -> tuple[Any, Any]:
+        total = log_of_sum(element, total)
+        return total, total
+
+    rows = jnp.moveaxis(x, axis, 0)
+    start = jnp.full(rows.shape[1:], -jnp.inf, x.dtype)
+    return jnp.moveaxis(lax.scan(step, start, rows)[1], 0, axis)
 
 
 def _extremum(self: Any, dim: int, scan: Callable[..., Any]) -> tuple[Any, Any]:

@@ -16,6 +16,7 @@ from jax.scipy import special as jsp
 
 from torch_tpu.lowering import chebyshev_tables as tables
 from torch_tpu.lowering.registry import Promotion, register
+from torch_tpu.lowering.unary import digamma
 
 
 def chebyshev_series(coefficients: Sequence[float], t: Any) -> Any:
@@ -229,9 +230,48 @@ def igammac(self: Any, other: Any) -> Any:
     promote=Promotion.INT_TO_FLOAT,
 )  # fmt: skip
 def zeta(self: Any, other: Any) -> Any:
-    x, q = jnp.broadcast_arrays(self, other)
-    pole = (x > 1) & (q <= 0) & (q == jnp.floor(q))
-    return jnp.where(pole, jnp.inf, lax.zeta(x, jnp.where(pole, 1, q)))
+    return hurwitz_zeta(*jnp.broadcast_arrays(self, other))
+
+
+def hurwitz_zeta(x: Any, q: Any) -> Any:
+    """The sum of (q + k)^-x over k >= 0. ATen's edges: infinity at the poles x = 1 and q = 0, -1, ...; NaN for x < 1,
+    and for q < 0 unless x is an integer.
+
+    lax.zeta is accurate for q > 0. For the others, with -m < q < 1 - m, the m negative terms are (-1)^x times the sum
+    from ``ceil(q) - q`` up to, not including, ``1 - q``, and the sum from ``q + m`` on is left.
+    """
+    regular = (x > 1) & (q > 0)
+    value = lax.zeta(jnp.where(regular, x, 2), jnp.where(regular, q, 1))
+    reflected = (x > 1) & (q < 0) & (q != jnp.floor(q)) & (x == jnp.floor(x))
+    # In float64, as ATen has it: for odd x the sums cancel near q = -m + 1/2.
+    s = jnp.where(reflected, x, 2).astype(jnp.float64)
+    negative = jnp.where(reflected, q, -0.5).astype(jnp.float64)
+    up, down = negative - jnp.floor(negative), jnp.ceil(negative) - negative
+    sign = jnp.where(jnp.remainder(s, 2) == 0, 1, -1)
+    sum_ = lax.zeta(s, up) + sign * (lax.zeta(s, down) - lax.zeta(s, 1 - negative))
+    value = jnp.where(regular, value, jnp.where(reflected, sum_.astype(x.dtype), jnp.nan))
+    pole = (x == 1) | (x > 1) & (q <= 0) & (q == jnp.floor(q))
+    return jnp.where(pole, jnp.inf, value)
+
+
+@register("aten::polygamma", promote=Promotion.INT_TO_FLOAT)
+def polygamma(n: int, self: Any) -> Any:
+    if n < 0:
+        raise RuntimeError(f"polygamma(n, x) does not support negative n, got {n}")
+    if n == 0:
+        return digamma(self)
+    if n == 1:
+        return _trigamma(self)
+    sign = 1 if n % 2 else -1
+    return sign * math.exp(math.lgamma(n + 1)) * hurwitz_zeta(jnp.full_like(self, n + 1), self)
+
+
+def _trigamma(x: Any) -> Any:
+    """By the Hurwitz zeta function, and for x < 1/2 by reflection: psi'(x) + psi'(1 - x) = (pi / sin(pi x))^2."""
+    reflected = x < 0.5
+    value = lax.zeta(jnp.asarray(2, x.dtype), jnp.where(reflected, 1 - x, x))
+    sine = jnp.sin(math.pi * x)
+    return jnp.where(reflected, (math.pi / sine) ** 2 - value, value)
 
 
 @register("aten::_standard_gamma_grad", promote=Promotion.DEFAULT)

@@ -21,7 +21,7 @@ def _sinc(x: Any) -> Any:
     return jnp.where(x == 0, 1, jnp.sin(scaled) / jnp.where(x == 0, 1, scaled))
 
 
-def _digamma(x: Any) -> Any:
+def digamma(x: Any) -> Any:
     # ATen: a pole of -inf at +0 and inf at -0, and NaN at the negative integers and at -inf.
     at_zero = jnp.where(sign_bit(x), jnp.inf, -jnp.inf)
     no_value = (x < 0) & (x == jnp.floor(x))
@@ -75,7 +75,7 @@ FLOATING: dict[str, Callable[[Any], Any]] = {
     "erfc": lax.erfc,
     "erfinv": lax.erf_inv,
     "lgamma": lax.lgamma,
-    "digamma": _digamma,
+    "digamma": digamma,
     "i0": _bessel_i0,
 }
 for _name, _fn in FLOATING.items():
@@ -126,27 +126,6 @@ def neg(self: Any) -> Any:
 def frexp(self: Any) -> Any:
     wide = self.astype(jnp.promote_types(self.dtype, jnp.float32))
     return jnp.frexp(wide)
-
-
-@register("aten::polygamma", promote=Promotion.INT_TO_FLOAT)
-def polygamma(n: int, self: Any) -> Any:
-    if n < 0:
-        raise RuntimeError(f"polygamma(n, x) does not support negative n, got {n}")
-    if n == 0:
-        return _digamma(self)
-    sign = 1 if n % 2 else -1
-    if n == 1:
-        return _trigamma(self)
-    factorial = math.exp(math.lgamma(n + 1))
-    return sign * factorial * lax.zeta(jnp.asarray(n + 1, self.dtype), self)
-
-
-def _trigamma(x: Any) -> Any:
-    """By the Hurwitz zeta function, and for x < 1/2 by reflection: psi'(x) + psi'(1 - x) = (pi / sin(pi x))^2."""
-    reflected = x < 0.5
-    value = lax.zeta(jnp.asarray(2, x.dtype), jnp.where(reflected, 1 - x, x))
-    sine = jnp.sin(math.pi * x)
-    return jnp.where(reflected, (math.pi / sine) ** 2 - value, value)
 
 
 @register("aten::mvlgamma", promote=Promotion.INT_TO_FLOAT)
