@@ -90,6 +90,7 @@ _LAZY = {
     "Precision": "torch_tpu.binding.precision",
     "precision": "torch_tpu.binding.precision",
     "compiler": "torch_tpu.compiler",
+    "export": "torch_tpu.export",
 }
 
 __all__ = [

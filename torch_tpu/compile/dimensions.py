@@ -11,7 +11,7 @@ import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import jax
+import jax.core
 import sympy
 from jax import export as jax_export
 
