@@ -30,6 +30,13 @@ def composite_kernel(name: str) -> Callable[..., Any] | None:
     return None
 
 
+def device_kernel(name: str) -> Callable[..., Any] | None:
+    """The kernel that a custom operator has for device tpu; None if it has none of its own."""
+    if not torch._C._dispatch_has_kernel_for_dispatch_key(name, "PrivateUse1"):
+        return None
+    return _without_keys(torch.library.get_kernel(name, "PrivateUse1").call_boxed, torch._C.DispatchKey.PrivateUse1)
+
+
 def cpu_kernel(name: str) -> Callable[..., Any]:
     """CPU's kernel; for operators whose kernels only look at metadata, and so serve any device."""
     return _without_keys(torch.library.get_kernel(name, "CPU").call_boxed, torch._C.DispatchKey.CPU)

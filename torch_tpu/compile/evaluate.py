@@ -45,6 +45,22 @@ class Context:
         return jax.random.fold_in(self.key, self.draws)
 
 
+@dataclasses.dataclass(frozen=True)
+class Subgraph:
+    """A graph inside the graph: a branch, the body of a loop."""
+
+    module: GraphModule
+    prefix: str  # of the names of its constants
+
+    def __call__(self, operands: Sequence[Any], context: Context, key: Any) -> list[Any]:
+        """Its outputs; ``key`` is for its own random operators."""
+        inside = dataclasses.replace(context, key=key, draws=0, results=None, written={})
+        results = evaluate(self.module, operands, inside, self.prefix)
+        if inside.written:
+            raise GraphError("a graph inside the graph (a branch, a loop) writes to its operands")
+        return results
+
+
 def concrete(value: Any, sizes: Sizes) -> Any:
     """A SymInt, or anything with SymInts in it, with its symbols replaced by numbers."""
     if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
@@ -88,6 +104,19 @@ def evaluate(module: GraphModule, operands: Sequence[Any], context: Context, pre
     raise GraphError("the graph has no output")
 
 
+def draws(module: GraphModule) -> bool:
+    """Whether an operator of the graph, or of a graph inside it, is random."""
+    saving = torch.ops.higher_order.run_and_save_rng_state
+    for node in module.graph.nodes:
+        if node.target is saving:
+            return True
+        if isinstance(node.target, torch._ops.OpOverload):
+            found = spec_for(node.target)
+            if found is not None and found.lowering.rng:
+                return True
+    return any(draws(child) for child in module.children() if isinstance(child, GraphModule))
+
+
 def _last_uses(module: GraphModule) -> dict[Node, list[Node]]:
     """Node -> the nodes that nobody needs after it."""
     seen: set[Node] = set()
@@ -122,7 +151,7 @@ def _attribute(module: GraphModule, node: Node, context: Context, prefix: str) -
         found = getattr(found, part)
     if isinstance(found, torch.Tensor):
         return context.constants[f"{prefix}{node.target}"]
-    return found
+    return Subgraph(found, f"{prefix}{node.target}.") if isinstance(found, GraphModule) else found
 
 
 def _call(module: GraphModule, node: Node, values: Mapping[Node, Any], context: Context, prefix: str) -> Any:
@@ -130,7 +159,7 @@ def _call(module: GraphModule, node: Node, values: Mapping[Node, Any], context: 
     args = tuple(_value(a, values) for a in node.args)
     kwargs = {k: _value(a, values) for k, a in node.kwargs.items()}
     if isinstance(target, torch._ops.HigherOrderOperator):
-        from torch_tpu.compile import control
+        from torch_tpu.compile import control  # it evaluates graphs
 
         return control.call(target, node, args, kwargs, context)
     if isinstance(target, torch._ops.OpOverload):

@@ -77,7 +77,7 @@ def write_input(op: Any, bound: dict[str, Any], fake: Any, context: Context, nod
 
 
 @handles("aten::empty.memory_format", "aten::empty_strided", "aten::new_empty", "aten::empty_like",
-         "aten::empty_permuted", "aten::new_empty_strided")  # fmt: skip
+         "aten::empty_permuted", "aten::new_empty_strided", "aten::_efficientzerotensor")  # fmt: skip
 def empty(op: Any, bound: dict[str, Any], fake: Any, context: Context, node: Node | None) -> Any:
     """Memory that was never written reads as zeros."""
     from torch_tpu.compile.evaluate import meta_of

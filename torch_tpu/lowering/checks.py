@@ -23,6 +23,10 @@ class Check(NamedTuple):
     error: type[Exception]
 
 
+class IndexOutOfRange(IndexError, RuntimeError):
+    """PyTorch's CPU kernels raise IndexError for an index out of range in some operators, RuntimeError in others."""
+
+
 class _Collectors(threading.local):
     def __init__(self) -> None:
         self.stack: list[list[Check]] = []
@@ -57,6 +61,12 @@ def require(bad: Any, values: Any, message: str, error: type[Exception] = IndexE
     _collectors.stack[-1].append(Check(jnp.stack([count, shown]), message, error))
 
 
+def again(report: Any, message: str, error: type[Exception]) -> None:
+    """Hand on a check made inside a loop or a branch: ``report`` is what the loop gives for it."""
+    if _collectors.stack:
+        _collectors.stack[-1].append(Check(report, message, error))
+
+
 def index_in_range(index: Any, size: int, what: str, *, dim: int = 0, negative: bool = True) -> Any:
     """``index`` with negative values counted from the end, checked against ``size``.
 
@@ -69,5 +79,6 @@ def index_in_range(index: Any, size: int, what: str, *, dim: int = 0, negative: 
         (index < low) | (index >= size),
         index,
         f"{what}: index {{value}} is out of bounds for dimension {dim} with size {size}",
+        IndexOutOfRange,
     )
     return jnp.where(index < 0, index + size, index) if negative else index
