@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from torch_tpu.binding import tensor as binding_tensor
-from torch_tpu.eager import copies, fallback, modes, refusals, sdpa
+from torch_tpu.eager import copies, modes, sdpa
 from torch_tpu.lowering import dtypes, search
 from torch_tpu.runtime import buffers, platform, programs, transfer
 
@@ -251,64 +251,6 @@ def repeat_interleave(repeats: torch.Tensor, *, output_size: int | None = None) 
 
     made = _program("aten::repeat_interleave", (bucket,), body, array, device=device)
     return _front(made, count, repeats.dtype, device)
-
-
-def _unique_runs(values: Any) -> tuple[Any, Any, Any, Any]:
-    """Of a flat array: the first element of each run of equal ones, in front; the run of each element; the lengths of
-    the runs, in front; how many runs there are. NaN equals nothing, as in PyTorch."""
-    n = values.shape[0]
-    begins = jnp.concatenate([jnp.ones(1, jnp.bool_), values[1:] != values[:-1]])
-    run = jnp.cumsum(begins, dtype=jnp.int64) - 1
-    firsts = jnp.zeros_like(values).at[run].set(values, mode="promise_in_bounds")
-    lengths = jnp.zeros(n, jnp.int64).at[run].add(1, mode="promise_in_bounds")
-    return firsts, run, lengths, run[-1] + 1
-
-
-def _unique(
-    self: torch.Tensor, sort: bool, return_inverse: bool, return_counts: bool
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    refusals.check_types(torch.ops.aten.unique_consecutive.default, {"self": self})
-    device, nothing = self.get_device(), torch.empty(0, dtype=torch.int64, device=self.device)
-    if self.numel() == 0:
-        return torch.empty(0, dtype=self.dtype, device=self.device), nothing.view(self.shape), nothing
-
-    def body(x: Any) -> Any:
-        flat = jnp.ravel(x)
-        if not sort:
-            return _unique_runs(flat)
-        order = jnp.argsort(flat, stable=True)
-        firsts, run, lengths, count = _unique_runs(flat[order])
-        return firsts, jnp.zeros_like(run).at[order].set(run, mode="promise_in_bounds"), lengths, count
-
-    label = "aten::_unique2" if sort else "aten::unique_consecutive"
-    firsts, run, lengths, total = _program(label, (), body, _array(self), device=device)
-    modes.raise_failed()
-    count = int(transfer.to_host(total))
-    inverse = _front(run, self.numel(), torch.int64, device).view(self.shape) if return_inverse else nothing
-    counts = _front(lengths, count, torch.int64, device) if return_counts else nothing
-    return _front(firsts, count, self.dtype, device), inverse, counts
-
-
-@special("_unique2")
-def unique2(
-    self: torch.Tensor, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    return _unique(self, True, return_inverse, return_counts)
-
-
-@special("_unique")
-def unique(self: torch.Tensor, sorted: bool = True, return_inverse: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
-    values, inverse, _ = _unique(self, True, return_inverse, False)
-    return values, inverse
-
-
-@special("unique_consecutive")
-def unique_consecutive(
-    self: torch.Tensor, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    if dim is not None:
-        return fallback.on_host(torch.ops.aten.unique_consecutive.default, self, return_inverse, return_counts, dim)
-    return _unique(self, False, return_inverse, return_counts)
 
 
 @special("bincount")

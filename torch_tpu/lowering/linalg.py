@@ -103,6 +103,16 @@ def linalg_qr(A: Any, mode: str = "reduced") -> Any:
     return q, r
 
 
+@register("aten::geqrf")
+def geqrf(self: Any) -> Any:
+    """R above the diagonal and the Householder reflectors below it, and their factors."""
+    inner = min(self.shape[-2:])
+    if self.size == 0:
+        return self, jnp.zeros((*self.shape[:-2], inner), self.dtype)
+    reflectors, factors = jnp.linalg.qr(self, mode="raw")  # numpy's form, which is transposed
+    return jnp.swapaxes(reflectors, -1, -2), factors
+
+
 def _svd(a: Any, full_matrices: bool) -> Any:
     """U, the singular values, and V's adjoint."""
 
@@ -251,8 +261,10 @@ def linalg_cross(self: Any, other: Any, dim: int = -1) -> Any:
 @register("aten::ormqr", precision=True)
 def ormqr(self: Any, input2: Any, input3: Any, left: bool = True, transpose: bool = False) -> Any:
     """The full orthogonal factor of reflectors ``self``, ``input2`` (or its adjoint) times the matrix ``input3``."""
-    rows, columns = self.shape[-2:]
-    full = jnp.pad(self, [*[(0, 0)] * (self.ndim - 1), (0, rows - columns)])
+    if input3.size == 0:
+        return input3
+    columns = input2.shape[-1]
+    full = jnp.pad(self[..., :columns], [*[(0, 0)] * (self.ndim - 1), (0, self.shape[-2] - columns)])
     q = linalg_householder_product(full, input2)
     q = adjoint(q) if transpose else q
     return product(q, input3) if left else product(input3, q)

@@ -21,6 +21,8 @@ def _broadcast(a: Any, b: Any) -> tuple[Any, Any]:
 def _triangular(a: Any, b: Any, *, upper: bool, left: bool = True, unit: bool = False, how: str = "n") -> Any:
     """Solve op(a) x = b (or x op(a) = b); ``how``: n as it is, t transposed, h adjoint."""
     a, b = _broadcast(a, b)
+    if not jnp.issubdtype(b.dtype, jnp.inexact):
+        raise NotImplementedError(f"triangular_solve is not implemented for {b.dtype}; supported: floating, complex")
     if b.size == 0 or a.size == 0:
         return b
     return xla.triangular_solve(

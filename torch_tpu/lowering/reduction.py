@@ -300,6 +300,8 @@ def trace(self: Any) -> Any:
 @register("aten::histc")
 def histc(self: Any, bins: int = 100, min: Any = 0, max: Any = 0) -> Any:
     """Counts in equal bins of [min, max]; of the data's own range where min == max."""
+    if not jnp.issubdtype(self.dtype, jnp.floating):
+        raise NotImplementedError(f"histc is not implemented for {self.dtype}; supported: floating types")
     x = widen_half(self).reshape(-1)
     low, high = jnp.asarray(min).astype(x.dtype), jnp.asarray(max).astype(x.dtype)
     require(low > high, low, "histc: max must be larger than min, got min={value}", RuntimeError)
