@@ -17,7 +17,7 @@ from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch.fx import GraphModule
 
 from torch_tpu.binding import dispatcher
-from torch_tpu.compile import errors, operators
+from torch_tpu.compile import errors, operators, rewrite
 from torch_tpu.compile import options as compile_options
 from torch_tpu.compile.runner import Graph
 from torch_tpu.eager.spec import overload_name, spec_for
@@ -46,16 +46,26 @@ def compile_graph(
 
     def compiler(kind: str) -> Callable[..., Any]:
         def compiled(graph: GraphModule, example_inputs: Sequence[Any]) -> Graph:
-            return Graph(graph, f"{name} {kind}".strip(), chosen)
+            return Graph(prepare(graph), f"{name} {kind}".strip(), chosen)
 
         return compiled
 
     make = aot_autograd(
         fw_compiler=compiler("forward"), bw_compiler=compiler("backward"), inference_compiler=compiler(""),
-        partition_fn=min_cut_rematerialization_partition, decompositions=decompositions(),
+        partition_fn=partition, decompositions=decompositions(),
         keep_inference_input_mutations=True,
     )  # fmt: skip
     return make(module, inputs)
+
+
+def prepare(graph: GraphModule) -> GraphModule:
+    """Make AOTAutograd's graph one that ``evaluate`` knows, and a good one."""
+    return rewrite.simplify(graph)
+
+
+def partition(joint: GraphModule, inputs: Sequence[Any], **kwargs: Any) -> tuple[GraphModule, GraphModule]:
+    """Forward and backward of a joint graph: what is cheap to compute again is not kept for backward."""
+    return min_cut_rematerialization_partition(rewrite.simplify(joint), inputs, **kwargs)
 
 
 def uses_tpu(module: GraphModule, inputs: Sequence[Any]) -> bool:
