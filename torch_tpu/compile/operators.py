@@ -15,7 +15,7 @@ from torch_tpu.compile.errors import GraphError
 from torch_tpu.eager.foreach import element_of
 from torch_tpu.eager.spec import Spec, overload_name, spec_for
 from torch_tpu.eager.spec import find as find_operator
-from torch_tpu.lowering import dtypes, registry
+from torch_tpu.lowering import checks, dtypes, registry
 
 if TYPE_CHECKING:
     from torch_tpu.compile.evaluate import Context
@@ -99,6 +99,25 @@ def size(op: Any, bound: dict[str, Any], fake: Any, context: Context, node: Node
 def promise(op: Any, bound: dict[str, Any], fake: Any, context: Context, node: Node | None) -> Any:
     """What the graph's maker knows of its values; nothing to compute."""
     return None
+
+
+_FAILURES = {
+    "inv": "the input matrix is singular (the diagonal element {value} is zero)",
+    "solve": "the input matrix is singular",
+    "cholesky": "the input is not positive-definite (the leading minor of order {value} is not)",
+    "lstsq": "the input matrix does not have full rank (error code {value})",
+    "lu_factor": "U[{value},{value}] is zero, and lu_solve would divide by it; linalg.lu_factor_ex does not check",
+    "eig": "the algorithm failed to converge (error code {value})",
+    "svd": "the algorithm failed to converge (error code {value})",
+}
+
+
+@handles("aten::_linalg_check_errors")
+def linalg_check_errors(op: Any, bound: dict[str, Any], fake: Any, context: Context, node: Node | None) -> Any:
+    """A factorization that fails is an error when the device is next waited for, as an index out of range is."""
+    name = bound["api_name"]
+    why = next((text for part, text in _FAILURES.items() if part in name), "it failed (error code {value})")
+    checks.require(bound["info"] != 0, bound["info"], f"{name}: {why}", torch.linalg.LinAlgError)  # type: ignore
 
 
 @handles("aten::lift_fresh_copy", "aten::alias", "aten::detach", "aten::lift_fresh")

@@ -105,7 +105,7 @@ class Artifact:
             leaves = self._arguments.flatten((args, kwargs))
         except ValueError as e:
             names = ", ".join(x.name for x in self.signature.inputs)
-            raise ValueError(f"arguments unlike those that the model was exported with ({names}): {e}") from None
+            raise ValueError(f"the model was exported with other arguments ({names}): {e}") from None
         sizes = self.signature.bind(leaves)
         tensors = [leaves[i] for i in self._tensor_at]
         device = self._device(tensors)
@@ -125,9 +125,7 @@ class Artifact:
         for i, t in zip(self._tensor_at, tensors, strict=True):
             name = self.signature.inputs[i].name
             if t.device.type != "tpu":
-                raise ValueError(
-                    f"{name} is on device {t.device}; an artifact runs on device tpu: move it by .to('tpu')"
-                )
+                raise ValueError(f"{name} is on device {t.device}; an artifact runs on device tpu; use .to('tpu')")
             if found is not None and t.device != found:
                 raise ValueError(f"{name} is on {t.device}, other arguments on {found}")
             if t.requires_grad and torch.is_grad_enabled():
@@ -172,6 +170,11 @@ class Artifact:
                 f"this process; export the model again with platforms=({here!r},)"
             )
         for p in mine:
+            if p.sizes is None and 0 in sizes.values():
+                raise ArtifactError(
+                    f"the artifact's program is for sizes of at least 1, got{_shown(sizes)}; export it again with "
+                    f"sizes=[{dict(sizes)}]"
+                )
             if p.sizes is None or all(p.sizes.get(n) == size for n, size in sizes.items()):
                 return p
         there = ", ".join(_shown(p.sizes).strip() for p in mine)
@@ -204,7 +207,7 @@ class Artifact:
             else:
                 torch.autograd.graph.increment_version(given[k])
         if checks:
-            modes.expect_all(results.pop(), [(m, getattr(builtins, name, RuntimeError)) for m, name in checks])
+            modes.expect_all(results.pop(), [(m, _error(name)) for m, name in checks])
         if modes.state.blocking:
             with errors.translated(program.label, device):
                 jax.block_until_ready(results)
@@ -252,6 +255,13 @@ class Artifact:
             return programs.cache.get(key, "exported program", call, avals, donate, device=device)
         except ValueError as e:  # what jax.export says of arguments that the program does not take
             raise ValueError(f"the exported program does not take these arguments: {e}") from e
+
+
+def _error(name: str) -> type[Exception]:
+    """The type of a failed check, by its name."""
+    singular: type[Exception] = torch.linalg.LinAlgError  # type: ignore[attr-defined]
+    found = singular if name == singular.__name__ else getattr(builtins, name, None)
+    return found if isinstance(found, type) and issubclass(found, Exception) else RuntimeError
 
 
 def _whole(t: torch.Tensor, layout: Layout) -> torch.Tensor:

@@ -30,7 +30,7 @@ from torch.export.graph_signature import (
 from torch.fx import GraphModule, Node
 
 from torch_tpu.binding import exported as binding_exported
-from torch_tpu.compile import dimensions
+from torch_tpu.compile import dimensions, inline
 from torch_tpu.compile.backend import decompositions, is_known
 from torch_tpu.compile.evaluate import Context, evaluate
 from torch_tpu.eager.sdpa import scaled_dot_product_attention
@@ -44,6 +44,8 @@ from torch_tpu.runtime import transfer
 
 _WEIGHTS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 _WRITTEN_WEIGHTS = {"PARAMETER_MUTATION", "BUFFER_MUTATION"}
+_JAX_ADVICE = re.compile(r"\nUsing symbolic scope.*?for more details\.\n?", re.DOTALL)
+_SOME_SIZE = 8
 _NOT_NAMES = {"mod", "floordiv", "max", "min", "non_negative"}  # words of JAX's symbolic shapes
 
 
@@ -67,6 +69,7 @@ class Function:
         registry.load_all()
         program = program.run_decompositions(_table())
         self.module: GraphModule = program.graph_module
+        inline.prepare(self.module, decompositions())
         self.placeholders: list[Node] = [n for n in self.module.graph.nodes if n.op == "placeholder"]
         self.specs: list[InputSpec] = list(program.graph_signature.input_specs)
         self.output_specs: list[OutputSpec] = list(program.graph_signature.output_specs)
@@ -79,17 +82,20 @@ class Function:
 
     def _symbols(self, program: ExportedProgram) -> dict[str, sympy.Symbol]:
         """The symbols in the shapes of what the user passes, by name."""
-        found: dict[sympy.Symbol, None] = {}
+        found: dict[sympy.Symbol, str] = {}
         for node, spec in zip(self.placeholders, self.specs, strict=True):
             if spec.kind is InputKind.USER_INPUT:
                 value = node.meta.get("val")
-                for size in value.shape if isinstance(value, torch.Tensor) else (value,):
+                is_tensor = isinstance(value, torch.Tensor)
+                for i, size in enumerate(value.shape if is_tensor else (value,)):
                     if isinstance(size, torch.SymInt):
-                        found |= dict.fromkeys(sorted(size.node.expr.free_symbols, key=str))
-        given = binding_exported.dimension_names(program)
+                        name = f"{spec.arg.name}_dim{i}" if is_tensor else spec.arg.name
+                        for symbol in sorted(size.node.expr.free_symbols, key=str):
+                            found.setdefault(symbol, name)
+        given = {**found, **binding_exported.dimension_names(program)}
         names: dict[str, sympy.Symbol] = {}
         for symbol in found:
-            name = re.sub(r"\W", "_", given.get(symbol, str(symbol)))
+            name = re.sub(r"\W", "_", given[symbol])
             while not name.isidentifier() or keyword.iskeyword(name) or name in _NOT_NAMES or name in names:
                 name = f"d{name}_"
             names[name] = symbol
@@ -108,7 +114,7 @@ class Function:
                 written_inputs.append(position[str(spec.target)])
             elif spec.kind is OutputKind.USER_OUTPUT:
                 outputs.append(_output(spec, position))
-            else:
+            elif spec.kind is not OutputKind.TOKEN:
                 raise ExportError(f"an exported program with an output of kind {spec.kind.name} is not supported")
         assert program.call_spec.in_spec is not None and program.call_spec.out_spec is not None
         return Signature(
@@ -161,13 +167,13 @@ class Function:
 
         device_platform.start()  # or JAX would look for hardware that is not there, and complain
         with jax.enable_x64(True), self._symbolic_errors(values), _without_source_lines():
-            abstract = [
-                {n: jax.ShapeDtypeStruct(tuple(t.shape), dtypes.to_jax(t.dtype)) for n, t in self.weights.items()},
-                [self._abstract(n, s, values) for n, s in self._user() if not isinstance(s.arg, ConstantArgument)],
-            ]
-            if self.signature.is_random:
-                abstract.append(jax.ShapeDtypeStruct((2,), np.uint32))  # type: ignore[arg-type]
-            return jax_export.export(jax.jit(program), platforms=[platform])(*abstract), notes
+            return jax_export.export(jax.jit(program), platforms=[platform])(*self._operands(values)), notes
+
+    def _operands(self, values: Mapping[Any, Any]) -> list[Any]:
+        """What the program takes, without values."""
+        weights = {n: jax.ShapeDtypeStruct(tuple(t.shape), dtypes.to_jax(t.dtype)) for n, t in self.weights.items()}
+        inputs = [self._abstract(n, s, values) for n, s in self._user() if not isinstance(s.arg, ConstantArgument)]
+        return [weights, inputs, *([jax.ShapeDtypeStruct((2,), np.uint32)] if self.signature.is_random else [])]
 
     def _sizes(self, sizes: Mapping[str, int] | None) -> dict[sympy.Symbol, Any]:
         if not self.symbols:
@@ -203,11 +209,20 @@ class Function:
         try:
             yield
         except Exception as e:
-            raise ExportError(f"the exported program {advice}.\n  {e}") from e
+            self._raise_if_it_fails_for_any_sizes()
+            text = _JAX_ADVICE.sub("", str(e))
+            raise ExportError(f"the exported program {advice}.\n  {text}") from e
+
+    def _raise_if_it_fails_for_any_sizes(self) -> None:
+        """What is wrong with known sizes too is not the fault of unknown ones."""
+        limits = self.signature.dimensions
+        sizes = {n: max(low, min(_SOME_SIZE, high or _SOME_SIZE)) for n, (low, high) in limits.items()}
+        values = self._sizes(sizes)
+        jax.eval_shape(lambda *operands: self._body(values, [], *operands), *self._operands(values))
 
     def _body(
         self, sizes: Mapping[Any, Any], notes: list[tuple[str, str]], weights: Mapping[str, Any],
-        inputs: Sequence[Any], key: Any,
+        inputs: Sequence[Any], key: Any = None,
     ) -> dict[str, Any]:  # fmt: skip
         """The program: see ``Signature`` for what it takes and gives."""
         rest = iter(inputs)
@@ -216,6 +231,8 @@ class Function:
             if spec.kind in _WEIGHTS:
                 name = str(spec.target)
                 values.append(weights[self.same.get(name, name)])
+            elif spec.kind is InputKind.TOKEN:
+                values.append(None)
             elif isinstance(spec.arg, ConstantArgument):
                 values.append(spec.arg.value)
             else:
@@ -237,10 +254,12 @@ class Function:
         outputs: list[Any] = []
         new_weights: list[Any] = []
         new_inputs: list[Any] = []
-        fakes = {n.name: n.meta.get("val") for n in self.module.graph.nodes}
+        nodes: Any = next(n for n in self.module.graph.nodes if n.op == "output").args[0]
         of_user = iter(self.signature.outputs)
-        for spec, value in zip(self.output_specs, computed, strict=True):
-            fake = fakes.get(spec.arg.name)
+        for spec, node, value in zip(self.output_specs, nodes, computed, strict=True):
+            if spec.kind is OutputKind.TOKEN:
+                continue
+            fake = node.meta.get("val") if isinstance(node, Node) else None
             if isinstance(fake, torch.Tensor):
                 value = dtypes.cast(value, fake.dtype)
             if spec.kind.name in _WRITTEN_WEIGHTS:
@@ -309,8 +328,8 @@ def _weights(program: ExportedProgram, specs: Sequence[InputSpec]) -> tuple[dict
     same: dict[str, str] = {}
     first: dict[Any, str] = {}
     for spec in specs:
-        if spec.kind in (InputKind.CUSTOM_OBJ, InputKind.TOKEN):
-            raise ExportError(f"{spec.arg.name}: an exported program with a {spec.kind.name} is not supported")
+        if spec.kind is InputKind.CUSTOM_OBJ:
+            raise ExportError(f"{spec.arg.name}: a script object in an exported program is not supported")
         if spec.kind not in _WEIGHTS:
             continue
         name = str(spec.target)
