@@ -49,6 +49,8 @@ class Mirror:
         return WIDE.get(dtype, dtype) if self.wide else dtype
 
     def tensor(self, t: torch.Tensor) -> torch.Tensor:
+        if t.device.type != "cpu":
+            return t
         if t.layout != torch.strided:
             made = t.detach().to(self.device, self.dtype(t.dtype), copy=True)
         else:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+from torch._prims_common.wrappers import _resize_output_check
 
 from torch_tpu.binding import dispatcher
 from torch_tpu.binding.dispatcher import Operator
@@ -66,11 +67,11 @@ def decomposition_of(op: Operator) -> Callable[..., Any] | None:
 def handle(op: Operator, *args: Any, **kwargs: Any) -> Any:
     """Run an operator that has no kernel on the device."""
     name = overload_name(op)
-    values = {**_named(op, args), **kwargs}
+    values = {**named(op, args), **kwargs}
     _check_overlap(op, values)
     twin = twin_of(op)
     if twin is not None and any(a.is_out for a in op._schema.arguments) and _has_kernel(twin):
-        return _by_twin(op, twin, values)
+        return by_twin(op, twin, values)
     decomposition = decomposition_of(op)
     if decomposition is None or name in _inside.names:
         return on_host(op, *args, **kwargs)
@@ -84,7 +85,7 @@ def handle(op: Operator, *args: Any, **kwargs: Any) -> Any:
     return on_host(op, *args, **kwargs) if result is NotImplemented else result
 
 
-def _named(op: Operator, args: tuple[Any, ...]) -> dict[str, Any]:
+def named(op: Operator, args: tuple[Any, ...]) -> dict[str, Any]:
     return {a.name: v for a, v in zip(op._schema.arguments, args, strict=False)}
 
 
@@ -100,7 +101,7 @@ def _has_kernel(op: Operator) -> bool:
     return torch._C._dispatch_has_kernel_for_dispatch_key(overload_name(op), "PrivateUse1")
 
 
-def _by_twin(op: Operator, twin: Operator, values: dict[str, Any]) -> Any:
+def by_twin(op: Operator, twin: Operator, values: dict[str, Any]) -> Any:
     """An ``out=`` form of an operator that only its functional form has a kernel of: the result is copied."""
     outs = [a.name for a in op._schema.arguments if a.is_out]
     args, kwargs = arguments(twin, {n: v for n, v in values.items() if n not in outs})
@@ -109,7 +110,8 @@ def _by_twin(op: Operator, twin: Operator, values: dict[str, Any]) -> Any:
     for out, result in zip(written, results, strict=True):
         if out.dtype != result.dtype:
             refusals.check(op, values)
-        torch.ops.aten._resize_output_(out, result.shape, out.device)
+        if _resize_output_check(out, result.shape):  # warns where it is not empty
+            out.resize_(result.shape)
         copies.copy_(out, result)
     return written[0] if len(written) == 1 else tuple(written)
 

@@ -56,6 +56,8 @@ def build(spec: Spec) -> Callable[..., Any]:
         try:
             made = plans_module.make(spec, bound)
         except NeedsResize as e:
+            if any(0 in bound[name].stride() and bound[name].numel() > 1 for name, _, _ in e.sizes):
+                refusals.check(spec.op, bound)  # some kernels look before they resize
             for name, size, stride in e.sizes:
                 _resize_out(bound[name], size, stride)
             return None
@@ -77,7 +79,16 @@ def build(spec: Spec) -> Callable[..., Any]:
     def overlapping(key: Any, *values: Any) -> None:
         refusals.check_overlap(spec.op, key, {p.name: v for p, v in zip(spec.params, values, strict=True)})
 
+    def check_numbers(numbers: Any, *values: Any) -> None:
+        refusals.check_numbers(spec.op, {p.name: v for p, v in zip(spec.params, values, strict=True)})
+        if len(allowed) >= _PLAN_LIMIT:
+            allowed.clear()
+        allowed.add(numbers)
+
+    allowed: set[Any] = set()
     namespace.update(
+        allowed=allowed,
+        check_numbers=check_numbers,
         make=make,
         slow=slow,
         through=through,
@@ -137,9 +148,11 @@ def _source(spec: Spec) -> str:
         body.append("        try: results = plan.call(*arrays)")
         body.append("        except Exception as e: raise plan.explained(e) from e")
         body.append("        return plan.make(Buffer(plan.made_as, results[0]))")
+    if spec.lowering.rng and any(p.kind is Kind.NUMBER for p in spec.params):
+        body.append(f"    if (key, *numbers) not in allowed: check_numbers((key, *numbers), {everything})")
     generator = next((n for p, n in zip(spec.params, names, strict=True) if p.kind is Kind.GENERATOR), "None")
     draw = f"draw_key({generator}, plan)" if spec.lowering.rng else "None"
-    body.append(f"    result = plan.run(arrays, numbers, {draw}, targets)")
+    body.append(f"    made = plan.run(arrays, numbers, {draw}, targets)")
     body.append(f"    return {_returned(spec, names)}")
     return "\n".join(body)
 
@@ -245,11 +258,11 @@ _SNIPPETS: dict[Kind, Callable[[Param, str, int, str], list[str]]] = {
 
 def _returned(spec: Spec, names: list[str]) -> str:
     if spec.list_return or not spec.returns:
-        return "result" if spec.returns else "None"
+        return "made" if spec.returns else "None"
     name_of = {p.name: n for p, n in zip(spec.params, names, strict=True)}
     new = iter(range(spec.plain_returns))
     single = spec.plain_returns == 1 and not spec.mutated
-    parts = [("result" if single else f"result[{next(new)}]") if r is None else name_of[r] for r in spec.returns]
+    parts = [("made" if single else f"made[{next(new)}]") if r is None else name_of[r] for r in spec.returns]
     return parts[0] if len(parts) == 1 else f"({', '.join(parts)})"
 
 

@@ -374,18 +374,25 @@ def _stable(value: Any) -> Any:
 def make(spec: Spec, values: dict[str, Any]) -> Plan:
     """The plan for a call with these arguments (device tensors, Python values), bound by the schema's names.
 
-    Raises whatever PyTorch's meta kernel raises for them.
+    Raises what PyTorch's CPU kernel raises for them, or else its meta kernel.
     """
     device = _common_device(spec, values)
-    bound, slots, numbers = {}, [], []
     with refusals.in_words_of_cpu(spec.op, lambda: values):
-        try:
-            asked = None if spec.lowering.own_shapes else _ask_meta(spec, values)
-        except NotImplementedError:  # there is no meta kernel
-            if spec.mutated and spec.plain_returns:
-                raise
-            asked = None
+        trace = _trace(spec, values, device)
     refusals.check_types(spec.op, values)
+    if spec.lowering.rng:
+        refusals.check(spec.op, values, refusals.FEW)
+    return Plan(spec, trace)
+
+
+def _trace(spec: Spec, values: dict[str, Any], device: int) -> Trace:
+    bound, slots, numbers = {}, [], []
+    try:
+        asked = None if spec.lowering.own_shapes else _ask_meta(spec, values)
+    except NotImplementedError:  # there is no meta kernel
+        if spec.mutated and spec.plain_returns:
+            raise
+        asked = None
     wide = spec.lowering.wide or _is_wide(values, asked)
     for p in spec.params:
         if p.name not in values or p.kind in (Kind.GENERATOR, Kind.DROPPED):
@@ -402,7 +409,7 @@ def make(spec: Spec, values: dict[str, Any]) -> Plan:
         if outs:
             _check_out_shapes(outs, values, [(o.size, o.stride) for o in asked.outs])
             asked = Asked((), (), asked.twin_meta)
-    return Plan(spec, Trace(spec, bound, tuple(slots), tuple(numbers), asked, device))
+    return Trace(spec, bound, tuple(slots), tuple(numbers), asked, device)
 
 
 def _bind(p: Param, value: Any, slots: list[Slot], numbers: list[Number], wide: bool) -> Any:

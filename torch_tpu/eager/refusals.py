@@ -9,9 +9,11 @@ where the device cannot do what it is asked (``in_words_of_cpu``).
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import functools
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -23,7 +25,7 @@ from torch_tpu.lowering import registry
 from torch_tpu.runtime import buffers
 
 _MOST = 2**22  # elements of stand-ins: a kernel that does not refuse computes
-_FEW = 2**12  # elements up to which the stand-ins of ``check_types`` are as large as the operands,
+FEW = 2**12  # elements up to which the stand-ins of ``check_types`` are as large as the operands,
 _SMALL = 2  # and what their dimensions are cut to above
 
 # Types that the CPU has fewer kernels for than other devices have.
@@ -31,16 +33,12 @@ _SPARED = frozenset({torch.float16, torch.bfloat16, torch.complex32, torch.uint1
 _REAL = frozenset({torch.float32, torch.float64})
 
 StandIn = Callable[[torch.Tensor], torch.Tensor]
+_FILLINGS = ((0.5, 0), (0.5, 1))  # what stand-ins hold, floating and other ones: probabilities; indices, divisors
 
 
-def _filled(n: int, dtype: torch.dtype) -> torch.Tensor:
-    """Values that most operators take: probabilities, positive numbers, indices."""
-    return torch.full((n,), 0.5 if dtype.is_floating_point or dtype.is_complex else 0, dtype=dtype, device="cpu")
-
-
-def _as_it_is(t: torch.Tensor) -> torch.Tensor:
-    n = buffers.span(tuple(t.shape), t.stride())
-    return _filled(n, t.dtype).as_strided(tuple(t.shape), t.stride(), 0)
+def _filled(n: int, dtype: torch.dtype, filling: tuple[float, int]) -> torch.Tensor:
+    value = filling[0] * (1 + 1j) if dtype.is_complex else filling[not dtype.is_floating_point]
+    return torch.full((n,), value, dtype=dtype, device="cpu")
 
 
 def _mapped(x: Any, stand_in: StandIn) -> Any:
@@ -48,28 +46,40 @@ def _mapped(x: Any, stand_in: StandIn) -> Any:
         return stand_in(x)
     if isinstance(x, (list, tuple)):
         return [_mapped(v, stand_in) for v in x]
-    if isinstance(x, torch.device):
-        return torch.device("cpu")
-    return torch.Generator() if isinstance(x, torch.Generator) else x
+    return torch.device("cpu") if isinstance(x, torch.device) else x
 
 
-def _answer(op: Operator, args: Any, kwargs: dict[str, Any], stand_in: StandIn) -> Exception | None:
+def _answer(op: Operator, values: dict[str, Any], stand_in: StandIn) -> Exception | None:
     """What the CPU kernel raises for stand-ins of the operands; None if it takes them, or cannot be asked."""
-    if any(a.name == "generator" for a in op._schema.arguments):
-        kwargs = {**kwargs, "generator": torch.Generator()}  # nothing is drawn from PyTorch's own
-    elif torch.Tag.nondeterministic_seeded in op.tags:
-        return None
+    values = {n: v for n, v in values.items() if n != "generator"}
+    if torch.Tag.nondeterministic_seeded in op.tags:
+        drawing = _with_generator(op)
+        if drawing is None:
+            return None
+        op, values["generator"] = drawing, torch.Generator()  # nothing is drawn from PyTorch's own
     try:
-        theirs = _mapped(list(args), stand_in)
-        named = {n: _mapped(v, stand_in) for n, v in kwargs.items()}
+        args, kwargs = arguments(op, {n: _mapped(v, stand_in) for n, v in values.items()})
     except Exception:  # a type that CPU cannot fill, memory
         return None
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            op(*theirs, **named)
+            op(*args, **kwargs)
     except Exception as e:
         return e.with_traceback(None)
+    return None
+
+
+@functools.cache
+def _with_generator(op: Operator) -> Operator | None:
+    """The overload that takes a generator: itself, or another."""
+    if any(a.name == "generator" for a in op._schema.arguments):
+        return op
+    names = {a.name for a in op._schema.arguments} | {"generator"}
+    packet = op.overloadpacket
+    for overload in (getattr(packet, o) for o in packet.overloads()):
+        if {a.name for a in overload._schema.arguments} == names:
+            return overload
     return None
 
 
@@ -92,32 +102,37 @@ def in_words_of_cpu(op: Operator, values: Callable[[], dict[str, Any]]) -> Itera
     except (TypeError, ValueError, RuntimeError, LookupError, AssertionError) as e:
         if type(e).__module__.startswith("jax"):  # not the operands' fault
             raise
-        theirs = _words(op, *arguments(op, values()))
+        theirs = _words(op, values())
         if theirs is None or (type(theirs) is type(e) and str(theirs) == str(e)):
             raise
         raise theirs from e
 
 
-def _words(op: Operator, args: list[Any], kwargs: dict[str, Any]) -> Exception | None:
-    given = tensors([args, kwargs])
-    if sum(buffers.span(tuple(t.shape), t.stride()) for t in given) > _MOST or any(
-        t.device.type == "cpu" for t in given
-    ):
+def _words(op: Operator, values: dict[str, Any], most: int = _MOST) -> Exception | None:
+    given = tensors(values)
+    if not given:
         return None
-    theirs = _answer(op, args, kwargs, _as_it_is)
-    return None if _is_of_values(theirs) or _has_no_kernel(theirs) else theirs
+    size = sum(buffers.span(tuple(t.shape), t.stride()) for t in given)
+    if size > most or any(t.device.type == "cpu" for t in given):
+        return None
+    theirs = None
+    for filling in _FILLINGS:
+        theirs = _answer(op, values, functools.partial(_as_it_is, filling))
+        if theirs is None or isinstance(theirs, torch._C._LinAlgError) or _has_no_kernel(theirs):  # type: ignore[attr-defined]
+            return None
+    return theirs
 
 
-def check(op: Operator, values: dict[str, Any]) -> None:
-    """Raise what the CPU kernel raises for operands like these."""
-    theirs = _words(op, *arguments(op, values))
+def _as_it_is(filling: tuple[float, int], t: torch.Tensor) -> torch.Tensor:
+    n = buffers.span(tuple(t.shape), t.stride())
+    return _filled(n, t.dtype, filling).as_strided(tuple(t.shape), t.stride(), 0)
+
+
+def check(op: Operator, values: dict[str, Any], most: int = _MOST) -> None:
+    """Raise what the CPU kernel raises for operands like these, if they have no more than ``most`` elements."""
+    theirs = _words(op, values, most)
     if theirs is not None:
         raise theirs
-
-
-def _is_of_values(error: Exception | None) -> bool:
-    """The values of stand-ins are made up: what is said of them says nothing."""
-    return isinstance(error, torch.linalg.LinAlgError)
 
 
 def _has_no_kernel(error: Exception | None) -> bool:
@@ -136,21 +151,37 @@ def check_types(op: Operator, values: dict[str, Any]) -> None:
     for than other devices (half types) are not asked about.
     """
     given = tensors(values)
-    types = [*(t.dtype for t in given), *(v for v in values.values() if isinstance(v, torch.dtype))]
-    if all(d in _REAL for d in types) or any(map(_is_spared, types)) or any(t.numel() == 0 for t in given):
+    types = {*(t.dtype for t in given), *(v for v in values.values() if isinstance(v, torch.dtype))}
+    truths = _truth_values(op, values)
+    if len(types) == 1 and types <= _REAL and not truths and not any(a.is_out for a in op._schema.arguments):
+        return
+    if any(map(_is_spared, types)) or any(t.numel() == 0 for t in given):
         return  # where there are no elements, most kernels do not look
     key = (op._schema.name, op._schema.overload_name, *map(_type_of, values.values()))
     if key in _taken or not _can_be_asked(op, given):
         return
-    small = sum(t.numel() for t in given) > _FEW
+    small = sum(t.numel() for t in given) > FEW
     kept = {n: v for n, v in values.items() if n not in registry.DROPPED}
-    theirs = _answer(op, *arguments(op, kept), lambda t: _stand_in(t, t.dtype, small))
-    if theirs is None:
-        _taken.add(key)
-    elif not _has_no_kernel(theirs):
-        for substitute in _substitutes(given, small):
-            if _answer(op, *arguments(op, _real_numbers(kept)), substitute) is None:
-                raise theirs
+    theirs = None
+    for filling in _FILLINGS:
+        theirs = _answer(op, kept, _Typed(filling, small))
+        if theirs is None:
+            _taken.add(key)
+            return
+        if _has_no_kernel(theirs):
+            return
+    if theirs is not None and any(
+        _answer(op, _real_numbers(kept) | truths, s) is None for s in _substitutes(given, small)
+    ):
+        raise theirs
+
+
+def _truth_values(op: Operator, values: dict[str, Any]) -> dict[str, int]:
+    """Numbers that are bool, which some operators refuse, as the integers that they take."""
+    numbers = (
+        a.name for a in op._schema.arguments if str(a.type).removeprefix("Optional[").startswith(("Tensor", "number"))
+    )
+    return {n: int(values[n]) for n in numbers if isinstance(values.get(n), bool)}
 
 
 def _is_spared(dtype: torch.dtype) -> bool:
@@ -162,7 +193,7 @@ def _can_be_asked(op: Operator, given: list[torch.Tensor]) -> bool:
     bare = op._schema.name.partition("::")[2]
     if bare.startswith(("_foreach", "_fused", "_amp")):
         return False
-    return not (bare.startswith("_") or "_backward" in bare) or sum(t.numel() for t in given) <= _FEW
+    return not (bare.startswith("_") or "_backward" in bare) or sum(t.numel() for t in given) <= FEW
 
 
 def _type_of(v: Any) -> Any:
@@ -173,26 +204,48 @@ def _type_of(v: Any) -> Any:
     return v if isinstance(v, (torch.dtype, str)) else type(v)
 
 
-def _stand_in(t: torch.Tensor, dtype: torch.dtype, small: bool) -> torch.Tensor:
-    shape = tuple(min(n, _SMALL) if small else n for n in t.shape)
-    return _filled(math.prod(shape), dtype).reshape(shape)
+@dataclasses.dataclass(frozen=True)
+class _Typed:
+    """Stand-ins of which only the types matter.
+
+    Args:
+      small: dimensions are cut.
+      instead: the type of some of them, by the operand's id.
+    """
+
+    filling: tuple[float, int]
+    small: bool
+    instead: Mapping[int, torch.dtype] = dataclasses.field(default_factory=dict)
+
+    def __call__(self, t: torch.Tensor) -> torch.Tensor:
+        shape = tuple(min(n, _SMALL) if self.small else n for n in t.shape)
+        return _filled(math.prod(shape), self.instead.get(id(t), t.dtype), self.filling).reshape(shape)
 
 
-def _substitutes(given: list[torch.Tensor], small: bool) -> Iterator[StandIn]:
-    """Stand-ins of other types, which CPU may take: float or int64 for all, the first, all but the last, or one."""
-    odd = [i for i, t in enumerate(given) if t.dtype not in _REAL]
-    sets = [odd, [i for i in odd if i < len(given) - 1], *([i] for i in odd)]
-    complex_ = [i for i in odd if given[i].dtype.is_complex]
-    for at in [complex_, *sets]:
-        for dtype in (torch.float32, torch.int64):
-            others = {id(given[i]) for i in at}
-            yield lambda t, others=others, dtype=dtype: _stand_in(t, dtype if id(t) in others else t.dtype, small)
+def _substitutes(given: list[torch.Tensor], small: bool) -> Iterator[_Typed]:
+    """Stand-ins of other types, which CPU may take: for complex ones, all, all but the last, or one of them."""
+    everywhere = list(range(len(given)))
+    complex_ = [i for i in everywhere if given[i].dtype.is_complex]
+    for at in [complex_, everywhere, everywhere[:-1], *([i] for i in everywhere)]:
+        for dtype in (torch.float32, torch.int64, torch.bool):
+            yield _Typed(_FILLINGS[-1], small, {id(given[i]): dtype for i in at})
 
 
 def _real_numbers(values: dict[str, Any]) -> dict[str, Any]:
     """Numbers and ``dtype`` that go with operands of real types."""
     plain = {n: v.real if isinstance(v, complex) else v for n, v in values.items()}
     return {n: torch.float32 if isinstance(v, torch.dtype) else v for n, v in plain.items()}
+
+
+# Numbers -------------------------------------------------------------------------------------------------------
+
+
+def check_numbers(op: Operator, values: dict[str, Any]) -> None:
+    """Raise what the CPU kernel raises for the parameters of a distribution."""
+    kept = {n: [1] if n == "size" else v for n, v in values.items() if n not in registry.DROPPED}
+    theirs = _answer(op, kept, lambda t: _filled(1, t.dtype, _FILLINGS[0]).reshape((1,) * t.ndim))
+    if theirs is not None:
+        raise theirs
 
 
 # Overlap -------------------------------------------------------------------------------------------------------
@@ -218,7 +271,7 @@ def check_overlap(op: Operator, key: Any, values: dict[str, Any]) -> None:
     read = tensors([v for n, v in values.items() if n not in writes])
     if any(_meet(a, b) for a in written for b in read):
         kept = {n: v for n, v in values.items() if n not in registry.DROPPED}
-        theirs = _answer(op, *arguments(op, kept), _Shared())
+        theirs = _answer(op, kept, _Shared())
         if theirs is not None and str(theirs).startswith("unsupported operation"):
             raise theirs
     _apart.add(key)
@@ -250,6 +303,8 @@ class _Shared:
     def __call__(self, t: torch.Tensor) -> torch.Tensor:
         place = _place(t)
         if place not in self._made:
-            self._made[place] = torch.UntypedStorage(binding_tensor.buffer_of(t).layout.nbytes, device="cpu").fill_(0)
+            self._made[place] = torch.zeros(
+                binding_tensor.buffer_of(t).layout.nbytes, dtype=torch.uint8, device="cpu"
+            ).untyped_storage()
         made = torch.empty(0, dtype=t.dtype, device="cpu")
         return made.set_(self._made[place], int(t.storage_offset()), tuple(t.shape), t.stride())

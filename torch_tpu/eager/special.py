@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from torch_tpu.binding import tensor as binding_tensor
-from torch_tpu.eager import copies, modes, sdpa
+from torch_tpu.eager import copies, fallback, metadata, modes, sdpa
 from torch_tpu.lowering import dtypes, search
 from torch_tpu.runtime import buffers, platform, programs, transfer
 
@@ -58,6 +58,41 @@ def is_set_to(self: torch.Tensor, tensor: torch.Tensor) -> bool:
         and self.shape == tensor.shape
         and self.stride() == tensor.stride()
     )
+
+
+# Strides over the storage ----------------------------------------------------------------------------------------
+
+
+@special("as_strided_copy")
+def as_strided_copy(self: torch.Tensor, size: Any, stride: Any, storage_offset: int | None = None) -> torch.Tensor:
+    """Reads the storage, whatever part of it ``self`` is; the lowering takes an operand to be all of its storage."""
+    return copies.contiguous_copy(metadata.as_strided(self, size, stride, storage_offset))
+
+
+@special("as_strided_scatter")
+def as_strided_scatter(
+    self: torch.Tensor, src: torch.Tensor, size: Any, stride: Any, storage_offset: int | None = None
+) -> torch.Tensor:
+    """A copy of the storage with ``src`` written to the places that the strides name, seen as ``self`` is."""
+    if any(n > 1 and step == 0 for n, step in zip(self.shape, self.stride(), strict=True)):
+        storage = self = copies.contiguous_copy(self)
+    else:
+        numel = self.untyped_storage().nbytes() // self.itemsize
+        storage = copies.clone(metadata.as_strided(self, (numel,), (1,), 0))
+    offset = self.storage_offset() if storage_offset is None else storage_offset
+    metadata.as_strided(storage, size, stride, offset).copy_(src)
+    return metadata.as_strided(storage, self.shape, self.stride(), self.storage_offset())
+
+
+def _out_of(name: str) -> Callable[..., Any]:
+    """The ``out=`` form of a special kernel that shadows a lowering."""
+    packet = getattr(torch.ops.aten, name)
+    twin, op = packet.default, packet.out
+    return lambda *args, out: fallback.by_twin(op, twin, {**fallback.named(op, args), "out": out})
+
+
+for _name in ("as_strided_copy", "as_strided_scatter"):
+    KERNELS[f"{_name}.out"] = _out_of(_name)
 
 
 # Attention -----------------------------------------------------------------------------------------------------

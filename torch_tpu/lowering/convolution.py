@@ -116,6 +116,8 @@ def convolution(
     output_padding: Sequence[int],
     groups: int,
 ) -> Any:
+    if any(p < 0 for p in padding):
+        raise RuntimeError("negative padding is not supported")
     g = _geometry(input, stride, padding, dilation, groups)
     if transposed:
         extra = tuple(output_padding) * (len(g.stride) // len(output_padding))

@@ -47,6 +47,8 @@ def insertion_points(sequence: Any, values: Any, right: bool) -> Any:
 
 @register("aten::bucketize.Tensor", "aten::bucketize.Scalar", promote=Promotion.NO_OPMATH)
 def bucketize(self: Any, boundaries: Any, *, out_int32: bool = False, right: bool = False) -> Any:
+    if boundaries.ndim != 1:
+        raise RuntimeError(f"bucketize: boundaries tensor must be 1 dimension, but got dim({boundaries.ndim})")
     return insertion_points(boundaries, self, right)
 
 
