@@ -25,7 +25,11 @@ def test_per_tensor(dtype):
 
 @pytest.mark.parametrize("dtype", TYPES)
 def test_per_channel(dtype):
-    x, scale = _values(dtype).reshape(5, 12), torch.tensor([0.25, 0.5, 0.1, 1, 2])
+    # What CPU makes of an infinity differs from operator to operator: it goes by way of int64.
+    x, scale = (
+        _values(dtype).nan_to_num(posinf=9, neginf=-9, nan=float("nan")).reshape(5, 12),
+        torch.tensor([0.25, 0.5, 0.1, 1, 2]),
+    )
     for point in (torch.tensor([-3, 0, 3, 1, 2], dtype=torch.int32), torch.tensor([-0.5, 0.5, 0, 1.5, 0.25])):
         check("aten::fake_quantize_per_channel_affine_cachemask", x, scale, point, 0, -4, 7)
 
@@ -40,7 +44,7 @@ def test_learnable():
     for point in POINTS:
         scale, zero = torch.tensor([0.25]), torch.tensor([point])
         check("aten::_fake_quantize_learnable_per_tensor_affine", x, scale, zero, -4, 7, 2.0)
-        check("aten::_fake_quantize_learnable_per_channel_affine", x[None], scale, zero, 0, -4, 7, 2.0)
+        check("aten::_fake_quantize_learnable_per_channel_affine", finite, scale, zero, 0, -4, 7, 2.0)
         check(
             "aten::_fake_quantize_learnable_per_tensor_affine_backward", grad, finite, scale, zero, -4, 7, 2.0,
             rtol=1e-5, atol=1e-4,
@@ -55,9 +59,9 @@ def test_learnable():
 def test_weight_of_8_bits(dtype):
     generator = torch.Generator().manual_seed(0)
     weight = torch.randint(-128, 127, (16, 32), dtype=torch.int8, generator=generator)
-    check(
-        "aten::_weight_int8pack_mm", torch.randn(4, 32, generator=generator).to(dtype), weight, torch.rand(16).to(dtype)
-    )
+    x, scales = torch.randn(4, 32, generator=generator).to(dtype), torch.rand(16, generator=generator).to(dtype)
+    tolerance = {torch.float32: 1e-5, torch.bfloat16: 1.6e-2}[dtype]
+    check("aten::_weight_int8pack_mm", x, weight, scales, rtol=tolerance, atol=1e-3 if dtype == torch.float32 else 1)
 
 
 def _weight_of_4_bits():

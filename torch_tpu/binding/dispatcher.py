@@ -21,6 +21,11 @@ def is_composite_implicit(name: str) -> bool:
     return torch._C._dispatch_has_kernel_for_dispatch_key(name, "CompositeImplicitAutograd")
 
 
+def is_composite_nonfunctional(name: str) -> bool:
+    """Whether the operator has a form in terms of others that a backend's own kernel is to replace."""
+    return torch._C._dispatch_has_kernel_for_dispatch_key(name, "CompositeExplicitAutogradNonFunctional")
+
+
 def composite_kernel(name: str) -> Callable[..., Any] | None:
     """The operator's form in terms of others, below autograd; None if it has none."""
     for key in ("CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional"):
@@ -37,9 +42,13 @@ def device_kernel(name: str) -> Callable[..., Any] | None:
     return _without_keys(torch.library.get_kernel(name, "PrivateUse1").call_boxed, torch._C.DispatchKey.PrivateUse1)
 
 
-def cpu_kernel(name: str) -> Callable[..., Any]:
-    """CPU's kernel; for operators whose kernels only look at metadata, and so serve any device."""
-    return _without_keys(torch.library.get_kernel(name, "CPU").call_boxed, torch._C.DispatchKey.CPU)
+def cpu_kernel(name: str, key: str = "CPU") -> Callable[..., Any]:
+    """CPU's kernel; for operators whose kernels only look at metadata, and so serve any device.
+
+    Args:
+      key: CPU, or SparseCPU, SparseCsrCPU for those of sparse tensors.
+    """
+    return _without_keys(torch.library.get_kernel(name, key).call_boxed, getattr(torch._C.DispatchKey, key))
 
 
 def _without_keys(call: Callable[..., Any], key: Any) -> Callable[..., Any]:

@@ -118,6 +118,8 @@ def _view_of(t: torch.Tensor) -> tuple[Buffer, views.View]:
 
 def from_host(t: torch.Tensor, index: int) -> torch.Tensor:
     """A new device tensor with the values of a CPU tensor; dense strides are kept."""
+    if t.layout is not torch.strided:
+        return t.to(torch.device("tpu", index))
     arranged = views.arrangement(tuple(t.shape), t.stride())
     stride = t.stride()
     if arranged is None:
@@ -139,6 +141,8 @@ def _synchronize() -> None:
 
 def to_host(t: torch.Tensor) -> torch.Tensor:
     """A new CPU tensor with the values of a device tensor, in the strides that ``Tensor.clone`` gives; waits."""
+    if t.layout is not torch.strided:
+        return t.cpu()  # made of dense tensors, which come here one by one
     _synchronize()
     t = resolved(t)
     shape, stride = tuple(t.shape), t.stride()

@@ -18,6 +18,7 @@ from torch_tpu.eager import (  # unique: for what it declares
     kernels,
     metadata,
     sdpa,
+    sparse,
     spec,
     special,
     unique,  # noqa: F401
@@ -65,8 +66,9 @@ def install() -> None:
     """Register everything. Called once, when the device is first used."""
     registry.load_all()
     own = {f"aten::{n}" for n in (*_COPIES, *special.KERNELS)}
+    served = _served_names()
     with overriding():
-        for name in _served_names():
+        for name in served:
             if name not in own:
                 register(name, _stub(name))
         for name, kernel in (*_COPIES.items(), *special.KERNELS.items()):
@@ -77,6 +79,23 @@ def install() -> None:
     copies.device_copy_ = special.derived("aten::copy_")
     copies.device_to_copy = special.derived("aten::_to_copy")
     register_fallback(fallback.handle, "PrivateUse1")
+    _install_sparse(served)
+
+
+def _install_sparse(names: list[str]) -> None:
+    """Sparse tensors, and an error for nested ones."""
+    with overriding():
+        for name, kernel in sparse.DENSE.items():
+            register(f"aten::{name}", kernel)
+        for key, kernels_of in (("SparsePrivateUse1", sparse.COO), ("SparseCsrPrivateUse1", sparse.CSR)):
+            for name, kernel in kernels_of.items():
+                register(f"aten::{name}", kernel, key=key)
+            register_fallback(sparse.on_host, key)
+        for name in names:
+            # PyTorch has forms of these in terms of others, which compressed tensors get too but cannot take.
+            if dispatcher.is_composite_nonfunctional(name) and name.removeprefix("aten::") not in sparse.CSR:
+                register(name, sparse.host_kernel(name), key="SparseCsrPrivateUse1")
+    register_fallback(sparse.refuse_nested, "NestedTensorPrivateUse1")
 
 
 def kernel_for(name: str) -> Callable[..., Any] | None:

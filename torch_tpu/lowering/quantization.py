@@ -134,7 +134,8 @@ def _learnable_gradients(
 ) -> tuple[Any, Any, Any]:
     """By element: the gradient of x, and what it adds to those of scale and zero point."""
     wide, grad, scale = _wide(x), grad.astype(_wide(x).dtype), scale.astype(_wide(x).dtype)
-    steps = _steps(wide, scale, point)
+    # The sum with the zero point is what is rounded here: it decides halves otherwise than the forward function.
+    steps = _steps(wide, scale, point.astype(wide.dtype))
     inside = (steps >= quant_min) & (steps <= quant_max)
     bound = jnp.where(steps < quant_min, quant_min, quant_max) - point
     inner = ((jnp.where(inside, steps, 0) - point) * scale - wide) / scale
@@ -248,8 +249,8 @@ def _int4_steps(packed: Any, columns: int) -> Any:
     return jnp.stack(steps, -1).reshape(-1, columns)
 
 
-@register("aten::_weight_int4pack_mm", precision=True)
+@register("aten::_weight_int4pack_mm", own_shapes=True, precision=True)
 def weight_int4pack_mm(self: Any, mat2: Any, qGroupSize: int, qScaleAndZeros: Any) -> Any:
     steps = _int4_steps(mat2, self.shape[1])
     weight = _grouped_weight(steps, qGroupSize, qScaleAndZeros[..., 0], qScaleAndZeros[..., 1])
-    return product(self.astype(jnp.float32), weight.T)
+    return product(self.astype(jnp.float32), weight.T).astype(self.dtype)
