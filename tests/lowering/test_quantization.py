@@ -87,3 +87,22 @@ def test_weight_of_4_bits_in_the_form_of_cuda():
     assert packed.shape == (8, 2, 32, 1)
     got = torch._weight_int4pack_mm(x.to("tpu"), packed, 32, params.to("tpu")).cpu()
     torch.testing.assert_close(got, (x.float() @ plain.T).bfloat16())
+
+
+def _scaled():
+    generator = torch.Generator().manual_seed(0)
+    draw = lambda *shape: torch.rand(*shape, generator=generator)  # noqa: E731
+    one = torch.tensor(0.5)
+    return {
+        "one scale": ([one], [0], [0], [one], [0], [0], None, torch.float32),
+        "rows and columns": ([draw(4, 1)], [1], [0], [draw(1, 16)], [1], [0], None, torch.bfloat16),
+        "bias": ([one], [0], [0], [one], [0], [0], draw(16), torch.float32),
+    }
+
+
+@pytest.mark.parametrize("name", _scaled())
+def test_scaled_mm_v2(name):
+    generator = torch.Generator().manual_seed(1)
+    a = torch.randn(4, 32, generator=generator).to(torch.float8_e4m3fn)
+    b = torch.randn(16, 32, generator=generator).to(torch.float8_e4m3fn).t()
+    check("aten::_scaled_mm_v2", a, b, *_scaled()[name], rtol=1e-2, atol=1e-2)

@@ -278,3 +278,27 @@ def scaled_mm(
     if scale_result is not None and out_dtype is not None and out_dtype.itemsize == 1:
         result = result * scale_result.astype(jnp.float32).reshape(())
     return result
+
+
+@register("aten::_scaled_mm_v2", precision=True)
+def scaled_mm_v2(
+    self: Any,
+    mat2: Any,
+    scale_a: Sequence[Any],
+    recipe_a: Sequence[int],
+    swizzle_a: Sequence[int],
+    scale_b: Sequence[Any],
+    recipe_b: Sequence[int],
+    swizzle_b: Sequence[int],
+    bias: Any,
+    out_dtype: torch.dtype | None,
+    contraction_dim: Sequence[int] = (),
+    use_fast_accum: bool = False,
+) -> Any:
+    """The same; the shapes of the scales say what the recipes say again."""
+    if len(scale_a) != 1 or len(scale_b) != 1 or any(swizzle_a) or any(swizzle_b):
+        raise NotImplementedError(
+            f"_scaled_mm_v2: {len(scale_a)} and {len(scale_b)} scales with swizzles {list(swizzle_a)} and "
+            f"{list(swizzle_b)}; supported: one scale tensor an operand, not swizzled"
+        )
+    return scaled_mm(self, mat2, scale_a[0], scale_b[0], bias, None, out_dtype, use_fast_accum)
