@@ -226,6 +226,19 @@ def test_errors_are_those_of_cpu(bad):
         bad(torch.zeros(4, 6, device="tpu"))
 
 
+@pytest.mark.parametrize("f", [
+    lambda t: t[:, :1].t().view(1, 2, 1), lambda t: t[:, 0].reshape(2), lambda t: t[:1, :1].flatten(-2),
+    lambda t: t[:0, 0].reshape(0), lambda t: t[:, :1].view(2, 1, 1), lambda t: t[1:, None, 1:].reshape(1, 1, -1),
+    lambda t: torch.einsum("...k,kn->n...", t[:1, None], t.t().contiguous()), lambda t: t[:, :1].view(-1),
+    lambda t: t[0].view(1, -1), lambda t: t[:0].view(0, 5), lambda t: t[1:].unflatten(0, (1, 1)),
+])  # fmt: skip
+def test_strides_of_dimensions_of_one_element(f):
+    """They are PyTorch's too: layouts of later results are made of them."""
+    host = torch.arange(6.0).view(2, 3)[:, :2]
+    got, expected = f(torch.arange(6.0, device="tpu").view(2, 3)[:, :2]), f(host)
+    assert got.shape == expected.shape and got.stride() == expected.stride() and torch.equal(got.cpu(), expected)
+
+
 def test_views_share_programs_over_offsets():
     t = torch.zeros(50, 8, device="tpu")
     t[1].add_(t[2])

@@ -91,3 +91,12 @@ def test_no_gradient():
     state, workspace = make((3, 4), torch.float32, 0), make((3, 16), torch.float32, 1)
     got = lower("aten::_thnn_fused_lstm_cell_backward_impl", None, None, state, state, workspace, True)
     assert got == [None, None, None]
+
+
+@pytest.mark.parametrize("name, k", [("aten::_thnn_fused_lstm_cell", 4), ("aten::_thnn_fused_gru_cell", 3)])
+@pytest.mark.parametrize("bad", range(5))
+def test_operands_that_do_not_fit(name, k, bad):
+    args, _ = cell(k, torch.float32, True)
+    args[bad] = args[bad][..., 1:]
+    with pytest.raises(RuntimeError, match=r"expected (gates|biases) of shape"):
+        lower(name, *args)

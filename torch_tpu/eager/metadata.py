@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from operator import mul
 from typing import Any
 
@@ -14,7 +15,7 @@ from torch_tpu.runtime.buffers import canonical_strides
 
 _reinterpret = binding_tensor.view
 _storage_of = torch.Tensor.untyped_storage
-_strides: dict[Any, tuple[int, ...]] = {}
+_strides: dict[Any, tuple[tuple[int, ...], tuple[int, ...]]] = {}  # sizes and strides of views, by what they are of
 _LIMIT = 50_000
 
 
@@ -35,8 +36,15 @@ def as_strided(self: torch.Tensor, size: Any, stride: Any, storage_offset: int |
 def as_strided_(self: torch.Tensor, size: Any, stride: Any, storage_offset: int | None = None) -> torch.Tensor:
     """What ``squeeze_``, ``t_`` and the like come to. PyTorch's own kernel goes by its record of the storage's size,
     which is out of date where the storage was resized."""
+    if type(self).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:  # a tracer's wrapper: it has no memory
+        return _own_as_strided_()(self, size, stride, storage_offset)
     self.data = as_strided(self, size, stride, storage_offset)
     return self
+
+
+@functools.cache
+def _own_as_strided_() -> Any:
+    return cpu_kernel("aten::as_strided_")
 
 
 def _check_strided(self: torch.Tensor, size: Any, stride: Any, offset: int, nbytes: int) -> None:
@@ -54,27 +62,16 @@ def _check_strided(self: torch.Tensor, size: Any, stride: Any, offset: int, nbyt
 
 
 def view(self: torch.Tensor, size: Any) -> torch.Tensor:
-    if self.is_contiguous():
-        key = (self.numel(), *size)
-        strides = _strides.get(key) or _contiguous_view(key, size)
-        if strides is not None:
-            return _reinterpret(self, size, strides, 0)
-    return _any_view(self, size)
-
-
-def _contiguous_view(key: Any, size: Any) -> tuple[int, ...] | None:
-    numel = key[0]
-    product = 1
-    for n in size:
-        if n < 0:
-            return None
-        product *= n
-    if product != numel:
-        return None  # PyTorch's own kernel words the error
+    """PyTorch's own kernel decides on the strides, those of dimensions of size 1 too; it is asked once."""
+    key = (self.shape, self.stride(), *size)
+    known = _strides.get(key)
+    if known is not None:
+        return _reinterpret(self, *known, 0)
+    result = _any_view(self, size)
     if len(_strides) > _LIMIT:
         _strides.clear()
-    _strides[key] = canonical_strides(tuple(size))
-    return _strides[key]
+    _strides[key] = (tuple(result.shape), result.stride())
+    return result
 
 
 def reshape_alias(self: torch.Tensor, size: Any, stride: Any) -> torch.Tensor:

@@ -74,9 +74,11 @@ def contract(
 
     The result has the accumulator's type: the caller rounds it.
     """
-    if lhs.dtype == jnp.bool_:
-        raise NotImplementedError("matmul: bool operands; supported: integer, floating and complex types")
     dims = ((tuple(lhs_dims), tuple(rhs_dims)), (tuple(lhs_batch), tuple(rhs_batch)))
+    if lhs.dtype == jnp.bool_:
+        if lhs.size and rhs.size:
+            raise NotImplementedError("matmul: bool operands; supported: integer, floating and complex types")
+        return lax.dot_general(lhs, rhs, dims).astype(lhs.dtype)  # no products: all False, as PyTorch has it
     if lhs.dtype == jnp.int64:
         return _contract_int64(lhs, rhs, dims)
     if lhs.dtype.itemsize == 1 and jnp.issubdtype(lhs.dtype, jnp.floating):

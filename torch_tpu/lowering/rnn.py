@@ -2,7 +2,8 @@
 
 ``lstm``, ``gru`` and the cell modules are composites that call these on a PrivateUse1 device, once a time step; the
 plain RNN cells are built from ordinary operators. ``_thnn_fused_lstm_cell_backward`` is a composite over ``_impl``.
-PyTorch has no meta kernel for the GRU cell: hy is like hx, and the workspace (batch, 5 * hidden).
+PyTorch has no meta kernel for the GRU cell (hy is like hx, and the workspace (batch, 5 * hidden)), and the LSTM cell's
+fails without biases: both check their operands here.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import torch
 
 from torch_tpu.lowering.norm import common_type
 from torch_tpu.lowering.registry import register
@@ -24,11 +26,27 @@ def _tanh_slope(y: Any) -> Any:
     return 1 - y * y
 
 
-@register("aten::_thnn_fused_lstm_cell")
+def _check_cell(op: str, parts: int, input_gates: Any, hidden_gates: Any, state: Any, *biases: Any) -> None:
+    """Raise as ATen's kernels do, unless the operands of a cell with ``parts`` gates fit together."""
+    shape = input_gates.shape
+    fit = len(shape) == 2 and hidden_gates.shape == shape and state.shape == (shape[0], shape[1] // parts)
+    torch._check(
+        fit,
+        lambda: f"{op}: expected gates of shape (batch, {parts} * hidden) and a state of shape (batch, hidden), "
+        f"got {shape}, {hidden_gates.shape} and {state.shape}",
+    )
+    torch._check(
+        all(b is None or b.shape == shape[1:] for b in biases),
+        lambda: f"{op}: expected biases of shape ({shape[1]},), got {[b if b is None else b.shape for b in biases]}",
+    )
+
+
+@register("aten::_thnn_fused_lstm_cell", own_shapes=True)
 def lstm_cell(
     input_gates: Any, hidden_gates: Any, cx: Any, input_bias: Any = None, hidden_bias: Any = None
 ) -> Any:  # fmt: skip
     """New hidden and cell state, and the gates after their activations (input, forget, cell, output)."""
+    _check_cell("_thnn_fused_lstm_cell", 4, input_gates, hidden_gates, cx, input_bias, hidden_bias)
     like = cx.dtype
     gates, hidden, cx, *biases = common_type(input_gates, hidden_gates, cx, input_bias, hidden_bias)
     for term in (hidden, *biases):
@@ -64,6 +82,7 @@ def gru_cell(
     input_gates: Any, hidden_gates: Any, hx: Any, input_bias: Any = None, hidden_bias: Any = None
 ) -> Any:  # fmt: skip
     """New hidden state, and (reset, update, new, hx, hidden part of new) for the gradient."""
+    _check_cell("_thnn_fused_gru_cell", 3, input_gates, hidden_gates, hx, input_bias, hidden_bias)
     like = hx.dtype
     gates, hidden, hx, bias, hidden_bias = common_type(input_gates, hidden_gates, hx, input_bias, hidden_bias)
     gates = gates if bias is None else gates + bias
