@@ -9,7 +9,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+import torch._subclasses.fake_tensor
 from torch.fx import GraphModule
+
+fake_tensors_off = torch._subclasses.fake_tensor.unset_fake_temporarily
+"""A block in which tensors are real, inside of a trace."""
 
 
 def dense_kernel(op: torch._ops.HigherOrderOperator) -> Callable[..., Any]:
@@ -43,6 +47,17 @@ def copies_of_mutated(
 
 def _copied(x: Any) -> Any:
     return [_copied(t) for t in x] if isinstance(x, (list, tuple)) else None if x is None else x.clone()
+
+
+def forget_tokens(module: GraphModule) -> None:
+    """Mark the tokens of ``with_effects`` as no tensors: at run time there is None where the trace has CPU tensors."""
+    for node in module.graph.nodes:
+        if node.target is torch.ops.higher_order.with_effects:
+            node.args[0].meta["val"] = None
+            node.meta["val"] = (None, *node.meta["val"][1:])
+            for user in node.users:
+                if user.args[1] == 0:
+                    user.meta["val"] = None
 
 
 def keep_random_states_on_device(module: GraphModule) -> None:

@@ -31,6 +31,7 @@ def prepare(module: GraphModule, decompositions: dict[Any, Callable[..., Any]]) 
     Raises:
       GraphError: an operator has no meaning on tpu, or a shape depends on values; with the user's line.
     """
+    binding_higher_order.forget_tokens(module)
     binding_higher_order.keep_random_states_on_device(module)
     waiting = list(module.graph.nodes)
     while waiting:

@@ -149,6 +149,20 @@ def item(op: Any, bound: dict[str, Any], fake: Any, context: Context, node: Node
     )
 
 
+@handles("prims::convert_element_type")
+def converted(op: Any, bound: dict[str, Any], fake: Any, context: Context, node: Node | None) -> Any:
+    """What PyTorch's decompositions cast with."""
+    return dtypes.cast(bound["a"], bound["dtype"])
+
+
+@handles("aten::true_divide.Tensor")
+def divided(op: Any, bound: dict[str, Any], fake: Any, context: Context, node: Node | None) -> Any:
+    """What PyTorch makes of a division of numbers that became tensors."""
+    from torch_tpu.compile.evaluate import call_operator
+
+    return call_operator(torch.ops.aten.div.Tensor, (), bound, fake, context, node)
+
+
 def _foreach_handler(op: Any) -> Handler | None:
     """A foreach operator as its element's operator, applied to each element."""
     schema = op._schema

@@ -184,7 +184,7 @@ def col2im(self: Any, output_size: Any, kernel_size: Any, dilation: Any, padding
     x = widen_half(self if self.ndim == 3 else self[None])
     n, (kh, kw) = x.shape[0], kernel_size
     rows, columns = (_blocks(s, *a) for s, a in zip(output_size, _axes(kernel_size, dilation, padding, stride)))
-    x = x.reshape(n, -1, kh, kw, rows, columns)
+    x = x.reshape(n, x.shape[1] // (kh * kw), kh, kw, rows, columns)
     zero = jnp.zeros((), x.dtype)
     total: Any = 0
     tall, wide = output_size[0] + 2 * padding[0], output_size[1] + 2 * padding[1]
