@@ -83,3 +83,19 @@ def test_gradient_of_a_complex_determinant():
     torch.linalg.det(a).abs().backward()
     torch.linalg.det(t).abs().backward()
     torch.testing.assert_close(t.grad.cpu(), a.grad)
+
+
+@pytest.mark.parametrize("lazy", ["conj", "adjoint", "negated", "plain"])
+def test_conj_physical_(lazy):
+    a, t = _pair()
+    see = {**LAZY, "plain": lambda t: t}[lazy]
+    see(a).conj_physical_()
+    see(t).conj_physical_()
+    torch.testing.assert_close(t.cpu(), a)
+
+
+def test_svd_of_a_complex_matrix_with_out():
+    t = torch.ones(3, 2, dtype=torch.complex64, device="tpu")
+    given = [torch.empty(0, dtype=d, device="tpu") for d in (torch.complex64, torch.float32, torch.complex64)]
+    u, s, v = torch.svd(t, out=tuple(given))
+    torch.testing.assert_close(((u * s.to(u.dtype)) @ v.mH).cpu(), t.cpu())

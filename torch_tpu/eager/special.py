@@ -95,6 +95,12 @@ for _name in ("as_strided_copy", "as_strided_scatter"):
     KERNELS[f"{_name}.out"] = _out_of(_name)
 
 
+@special("conj_physical_")
+def conj_physical_(self: torch.Tensor) -> torch.Tensor:
+    """PyTorch's own kernel serves every device by its schema, but only those that it has code for."""
+    return self.copy_(torch.ops.aten._conj_physical.default(self)) if self.is_complex() else self
+
+
 # Attention -----------------------------------------------------------------------------------------------------
 
 KERNELS["scaled_dot_product_attention"] = sdpa.scaled_dot_product_attention
