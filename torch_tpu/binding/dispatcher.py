@@ -28,10 +28,11 @@ def is_composite_nonfunctional(name: str) -> bool:
 
 def composite_kernel(name: str) -> Callable[..., Any] | None:
     """The operator's form in terms of others, below autograd; None if it has none."""
-    for key in ("CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional"):
+    # It is reached through a backend that has no kernels of its own; those that are not functional are kept from XLA.
+    backends = {"CompositeExplicitAutograd": "XLA", "CompositeExplicitAutogradNonFunctional": "IPU"}
+    for key, backend in backends.items():
         if torch._C._dispatch_has_kernel_for_dispatch_key(name, key):
-            # It is reached through a backend that has no kernels of its own.
-            return _without_keys(torch.library.get_kernel(name, "XLA").call_boxed, torch._C.DispatchKey.PrivateUse1)
+            return _without_keys(torch.library.get_kernel(name, backend).call_boxed, torch._C.DispatchKey.PrivateUse1)
     return None
 
 

@@ -51,15 +51,16 @@ def call(target: Any, node: Node, args: tuple[Any, ...], kwargs: dict[str, Any],
     return _HANDLERS[target.name()](node, args, kwargs, context)
 
 
-def require(target: Any) -> None:
-    """Ask that tpu has a higher-order operator.
+def refuse_impossible(target: Any) -> None:
+    """Raise ``GraphError`` for a higher-order operator that no program can have."""
+    if target.name() in REFUSED:
+        raise GraphError(REFUSED[target.name()])
 
-    Raises:
-      GraphError: it has not.
-    """
-    name = target.name()
-    if name not in _HANDLERS:
-        raise GraphError(REFUSED.get(name, f"the higher-order operator {name} is not supported on tpu"))
+
+def require(target: Any) -> None:
+    """Raise ``GraphError`` for a higher-order operator that tpu does not have."""
+    if target.name() not in _HANDLERS:
+        raise GraphError(f"the higher-order operator {target.name()} is not supported on tpu")
 
 
 class _Body:

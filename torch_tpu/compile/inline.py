@@ -38,8 +38,10 @@ def prepare(module: GraphModule, decompositions: dict[Any, Callable[..., Any]]) 
         node = waiting.pop(0)
         if node.op == "call_function":
             with at_line(node):
-                kernel = _kernel_of(module, node)
+                if isinstance(node.target, torch._ops.HigherOrderOperator):
+                    control.refuse_impossible(node.target)
                 _refuse_unknown_size(node)
+                kernel = _kernel_of(module, node)
                 if kernel is not None:
                     waiting = _inline(module, node, kernel, decompositions) + waiting
     for child in module.children():
