@@ -30,7 +30,7 @@ def test_repeated_heads_of_keys_are_not_copied(monkeypatch, masked):
     mask = torch.rand(2, 1, 6, 6) > 0.3 if masked else None
 
     def run(device, fn):
-        args = [t.to(device).requires_grad_() for t in (q, k, v)]
+        args = [t.detach().to(device).requires_grad_() for t in (q, k, v)]
         out = fn(*args, *([mask.to(device)] if masked else []))
         out.square().sum().backward()
         return [out.detach().cpu(), *(a.grad.cpu() for a in args)]

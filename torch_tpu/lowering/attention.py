@@ -53,17 +53,41 @@ def _problem(query: Any, key: Any, value: Any, bias: Any, is_causal: bool, scale
     return _Problem(query, key, value, bias, jnp.asarray(scale, accumulator(query.dtype)), is_causal)
 
 
-def _scores(p: _Problem) -> Any:
+def _scores(p: _Problem, bias: Any) -> Any:
     """(batch, kv heads, queries a kv head, query length, key length), masked, in the accumulator's type."""
     scores = contract(p.query, p.key, (4,), (3,), (0, 1), (0, 1)) * p.scale
-    if p.bias is not None:
-        # Additive also for a bool mask, as in PyTorch: what is NaN stays NaN.
-        bias = jnp.where(p.bias, 0.0, -jnp.inf) if p.bias.dtype == jnp.bool_ else p.bias
+    if bias is not None and bias.dtype == jnp.bool_:
+        # Added to also where it hides, as in PyTorch: what is NaN stays NaN.
+        scores = jnp.where(bias, scores, scores - jnp.inf)
+    elif bias is not None:
         scores = scores + bias.astype(scores.dtype)
     if p.is_causal:
-        row, column = (lax.broadcasted_iota(jnp.int32, scores.shape[3:], d) for d in (0, 1))
-        scores = jnp.where(column <= row, scores, -jnp.inf)
+        scores = jnp.where(_causal(scores.shape[3:]), scores, -jnp.inf)
     return scores
+
+
+def _causal(shape: Sequence[int]) -> Any:
+    row, column = (lax.broadcasted_iota(jnp.int32, tuple(shape), d) for d in (0, 1))
+    return column <= row
+
+
+def _sees_any(p: _Problem) -> Any:
+    """Whether a query has any key to attend to (..., query length, 1); None where each has."""
+    if p.key.shape[2] == 0:
+        return jnp.zeros((1,) * 5, jnp.bool_)
+    if p.bias is None:
+        return None  # a causal mask hides no query's first key
+    seen = p.bias if p.bias.dtype == jnp.bool_ else p.bias != -jnp.inf
+    if p.is_causal:
+        seen = seen & _causal((p.query.shape[3], p.key.shape[2]))
+    return jnp.any(seen, axis=-1, keepdims=True)
+
+
+def _opened(bias: Any, sees_any: Any) -> Any:
+    """The mask with nothing hidden from a query that sees no key, so that its softmax is finite: its result does not count."""
+    if bias is None or sees_any is None:
+        return bias
+    return bias | ~sees_any if bias.dtype == jnp.bool_ else jnp.where(sees_any, bias, 0)
 
 
 def _softmax_pieces(scores: Any) -> tuple[Any, Any, Any]:
@@ -110,16 +134,23 @@ def fused_attention(
 
     The nine results of the schema: those that only other backends use are None, the two lengths Python ints.
     """
+    # Softmax in just this form, its peak used nowhere else, is what XLA:TPU computes in two passes over the scores and
+    # not three: it makes them anew for the peak. So rows that see nothing are known from the mask, not from the peak.
     p = _problem(query, key_, value, attn_bias, is_causal, scale)
-    scores = _scores(p)
-    weights, total, peak = _softmax_pieces(scores)
+    sees_any = _sees_any(p)
+    scores = _scores(p, _opened(p.bias, sees_any))
+    peak = jnp.max(scores, axis=-1, keepdims=True) if scores.shape[-1] else jnp.zeros((*scores.shape[:-1], 1), scores.dtype)
+    exponentials = jnp.exp(scores - peak)
+    total = jnp.sum(exponentials, axis=-1, keepdims=True)
+    weights = exponentials / total
     seed = offset = jnp.zeros((), jnp.int64)
     if not _no_dropout(dropout_p):
         seed, offset = _seed(key)
         weights = _drop(weights, _kept(seed, scores.shape, dropout_p), dropout_p)
-    out = contract(weights.astype(value.dtype), p.value, (4,), (2,), (0, 1), (0, 1))
-    out = jnp.where(total == 0, 0, out / total).astype(value.dtype)
+    out = contract(weights.astype(value.dtype), p.value, (4,), (2,), (0, 1), (0, 1)).astype(value.dtype)
     logsumexp = (peak + jnp.log(total)).astype(jnp.float32)
+    if sees_any is not None:
+        out, logsumexp = jnp.where(sees_any, out, 0), jnp.where(sees_any, logsumexp, -jnp.inf)
     batch, heads = (query.shape[0], query.shape[1]) if query.ndim == 4 else (1, query.shape[0])
     return (
         out.reshape(*query.shape[:-1], value.shape[-1]), logsumexp.reshape(batch, heads, query.shape[-2]),
@@ -157,7 +188,7 @@ def fused_attention_backward(
     scale: Any = None,
 ) -> Any:
     p = _problem(query, key, value, attn_bias, is_causal, scale)
-    scores = _scores(p)
+    scores = _scores(p, p.bias)
     if scores.dtype == jnp.float64:  # the saved log-sum-exp is float32
         weights, total, _ = _softmax_pieces(scores)
         weights = jnp.where(total == 0, 0, weights / total)
