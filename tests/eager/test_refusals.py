@@ -49,6 +49,11 @@ C, I, B = torch.complex64, torch.int64, torch.bool  # noqa: E741
         lambda t: F.pad(t(1, 4, 4, dtype=B), (1, 1), "reflect"),
         lambda t: t(5, 10, 5, dtype=B).topk(3),
         lambda t: t(3, dtype=I).sigmoid_(),
+        lambda t: F.hardshrink(t(1, 0, 3, dtype=C)),
+        lambda t: F.multi_margin_loss(t(dtype=I), t(dtype=I) * 0),
+        lambda t: F.nll_loss(t(2, 3, dtype=I), t(2, dtype=I), weight=t(3, dtype=I)),
+        lambda t: torch.complex(t(3), t(3, dtype=torch.float64)),
+        lambda t: torch.index_reduce(t(2, dtype=C), 0, t(1, dtype=I), t(1, dtype=C), "amax"),
         lambda t: torch.arange(0, 2, dtype=B, device=t(1).device),
     ],
 )
@@ -82,10 +87,71 @@ def test_half_types_are_not_asked_about():
         lambda t: F.embedding(torch.zeros(2, dtype=I, device=t(1).device), t()),
         lambda t: torch.mean(t(3, dtype=I)),
         lambda t: torch.complex(t(3), t(3, dtype=torch.int32)),
+        lambda t: torch.linalg.lstsq(t(), t()),
+        lambda t: torch.bucketize(t(5), t(5, 5)),
+        lambda t: F.conv3d(t(1, 1, 4, 4, 4), t(1, 1, 2, 2, 2), padding=-1),
+        lambda t: torch.multinomial(t(2), 2, out=t(2)),
+        lambda t: torch.multinomial(t(2), 3),
+        lambda t: torch.masked_select(t(2), t(2) > 0, out=t(2, dtype=torch.float64)),
+        lambda t: torch.nonzero(t(2), out=t(2)),
     ],
 )
 def test_shapes_and_results(call: Call):
     same_refusal(call)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda t: t(3).uniform_(3, 1),
+        lambda t: t(3).log_normal_(1, 0),
+        lambda t: t(3).normal_(0, -1),
+        lambda t: t(3).exponential_(-1),
+        lambda t: t(3).geometric_(1.5),
+        lambda t: t(3).cauchy_(0, -1),
+        lambda t: t(3).bernoulli_(2),
+        lambda t: t(3).random_(3, 2),
+        lambda t: torch.randint(5, 2, (3,), device=t(1).device),
+        lambda t: torch.randint_like(t(3, dtype=B), 10),
+    ],
+)
+def test_parameters_of_distributions(call: Call):
+    same_refusal(call)
+    state = torch.get_rng_state()
+    with pytest.raises(RuntimeError):
+        call(lambda *size, dtype=torch.float32: torch.ones(size, device="tpu").to(dtype))
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_an_index_out_of_range_is_of_either_kind():
+    """CPU raises IndexError for some operators, RuntimeError for others."""
+    for kind in (IndexError, RuntimeError):
+        with pytest.raises(kind, match="index 7 is out of bounds for dimension 0 with size 3"):
+            torch.ones(3, device="tpu").gather(0, torch.tensor([7], device="tpu")).tolist()
+
+
+def test_results_given_as_out():
+    x = torch.tensor([0.0, 1.0, 2.0], device="tpu")
+    out = torch.empty(0, device="tpu")
+    assert torch.masked_select(x, x > 0, out=out) is out
+    assert out.tolist() == [1.0, 2.0]
+    assert torch.nonzero(x, out=torch.empty(0, dtype=I, device="tpu")).tolist() == [[1], [2]]
+    assert torch.matmul(x, torch.ones(3, 2, device="tpu"), out=torch.empty(0, device="tpu")).tolist() == [3.0, 3.0]
+    matrix = torch.eye(3, device="tpu") * 2
+    for made in (torch.linalg.inv(matrix, out=torch.empty(0, device="tpu")), torch.linalg.cholesky(matrix)):
+        assert made.shape == (3, 3)
+    assert torch.linalg.det(matrix, out=torch.empty((), device="tpu")).item() == 8.0
+    assert torch.linalg.solve(matrix, x, out=torch.empty(0, device="tpu")).tolist() == [0.0, 0.5, 1.0]
+
+
+def test_strides_over_the_storage():
+    results = []
+    for device in ("cpu", "tpu"):
+        x = torch.arange(12.0, device=device).view(3, 4).t()
+        got = [torch.as_strided_copy(x, (2, 3), (5, 1), 1), torch.as_strided_copy(x[1:], (2,), (3,))]
+        got.append(torch.as_strided_scatter(x, torch.ones(2, 2, device=device), (2, 2), (5, 1), 1))
+        results.append([(t.tolist(), t.stride()) for t in got])
+    assert results[0] == results[1]
 
 
 def test_memory_that_is_read_and_written():

@@ -220,9 +220,9 @@ def errors(entry: OpInfo, dtype: torch.dtype, limit: int | None, strides: list[s
         raise Skipped("no wrong inputs in the database")
     done = 0
     cases = list(entry.error_inputs("cpu"))
-    for i, case in enumerate(cases):
+    devices = [placed(entry, case.sample_input) for case in cases]  # before CPU writes to what they share
+    for i, (case, device) in enumerate(zip(cases, devices, strict=True)):
         sample = case.sample_input
-        device = placed(entry, sample)
         try:
             entry.op(sample.input, *sample.args, **sample.kwargs)
         except Exception as e:

@@ -35,10 +35,13 @@ class Mirror:
     def __init__(self, device: str, *, wide: bool = False):
         self.device, self.wide = device, wide
         self._storages: dict[tuple[int, torch.dtype], torch.Tensor] = {}
+        self._made: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # by id; with what is to keep the id its own
 
     def __call__(self, x: Any) -> Any:
         if isinstance(x, torch.Tensor):
-            return self.tensor(x)
+            if id(x) not in self._made:
+                self._made[id(x)] = (x, self.tensor(x))
+            return self._made[id(x)][1]
         if isinstance(x, torch.dtype):
             return self.dtype(x)
         if isinstance(x, torch.device) or (isinstance(x, str) and x == "cpu"):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import itertools
 import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -152,11 +153,13 @@ def check_types(op: Operator, values: dict[str, Any]) -> None:
     """
     given = tensors(values)
     types = {*(t.dtype for t in given), *(v for v in values.values() if isinstance(v, torch.dtype))}
-    truths = _truth_values(op, values)
-    if len(types) == 1 and types <= _REAL and not truths and not any(a.is_out for a in op._schema.arguments):
+    numbers = _odd_numbers(op, values)
+    plain = len(types) == 1 and types <= _REAL and not numbers
+    if plain and not any(a.is_out for a in op._schema.arguments):
         return
-    if any(map(_is_spared, types)) or any(t.numel() == 0 for t in given):
-        return  # where there are no elements, most kernels do not look
+    turned_complex = any(isinstance(v, complex) for v in numbers.values()) and not any(t.is_complex for t in types)
+    if not turned_complex and any(map(_is_spared, types)):
+        return
     key = (op._schema.name, op._schema.overload_name, *map(_type_of, values.values()))
     if key in _taken or not _can_be_asked(op, given):
         return
@@ -166,22 +169,22 @@ def check_types(op: Operator, values: dict[str, Any]) -> None:
     for filling in _FILLINGS:
         theirs = _answer(op, kept, _Typed(filling, small))
         if theirs is None:
-            _taken.add(key)
+            if all(t.numel() for t in given):  # some kernels do not look where there are no elements
+                _taken.add(key)
             return
         if _has_no_kernel(theirs):
             return
     if theirs is not None and any(
-        _answer(op, _real_numbers(kept) | truths, s) is None for s in _substitutes(given, small)
+        _answer(op, _real_numbers(kept | numbers), s) is None for s in _substitutes(given, small)
     ):
         raise theirs
 
 
-def _truth_values(op: Operator, values: dict[str, Any]) -> dict[str, int]:
-    """Numbers that are bool, which some operators refuse, as the integers that they take."""
-    numbers = (
-        a.name for a in op._schema.arguments if str(a.type).removeprefix("Optional[").startswith(("Tensor", "number"))
-    )
-    return {n: int(values[n]) for n in numbers if isinstance(values.get(n), bool)}
+def _odd_numbers(op: Operator, values: dict[str, Any]) -> dict[str, complex]:
+    """Numbers that are bool or complex, which some operators refuse; bool ones as the integers that they take."""
+    kinds = ((a.name, str(a.type).removeprefix("Optional[")) for a in op._schema.arguments)
+    given = {n: values.get(n) for n, kind in kinds if kind.startswith(("Tensor", "number"))}
+    return {n: v if isinstance(v, complex) else int(v) for n, v in given.items() if isinstance(v, (bool, complex))}
 
 
 def _is_spared(dtype: torch.dtype) -> bool:
@@ -223,12 +226,13 @@ class _Typed:
 
 
 def _substitutes(given: list[torch.Tensor], small: bool) -> Iterator[_Typed]:
-    """Stand-ins of other types, which CPU may take: for complex ones, all, all but the last, or one of them."""
-    everywhere = list(range(len(given)))
-    complex_ = [i for i in everywhere if given[i].dtype.is_complex]
-    for at in [complex_, everywhere, everywhere[:-1], *([i] for i in everywhere)]:
-        for dtype in (torch.float32, torch.int64, torch.bool):
-            yield _Typed(_FILLINGS[-1], small, {id(given[i]): dtype for i in at})
+    """Stand-ins of other types, which CPU may take: for all of them, the complex ones, one, or all but one."""
+    ids = list(dict.fromkeys(map(id, given)))
+    complex_ = [id(t) for t in given if t.dtype.is_complex]
+    others = [[j for j in ids if j != i] for i in ids]
+    sets = [ids, complex_, *([i] for i in ids), *(others if len(ids) > 2 else [])]
+    for at, dtype, filling in itertools.product(sets, (torch.float32, torch.int64, torch.bool), _FILLINGS):
+        yield _Typed(filling, small, dict.fromkeys(at, dtype))
 
 
 def _real_numbers(values: dict[str, Any]) -> dict[str, Any]:
@@ -285,6 +289,8 @@ def _meet(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Whether two tensors may have elements of a storage in common."""
     if _place(a) != _place(b):
         return False
+    if a is b:
+        return True
     (start, end), (low, high) = _bytes(a), _bytes(b)
     return start < high and low < end and end - start <= _MOST and high - low <= _MOST
 

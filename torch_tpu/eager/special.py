@@ -79,9 +79,9 @@ def as_strided_scatter(
     else:
         numel = self.untyped_storage().nbytes() // self.itemsize
         storage = copies.clone(metadata.as_strided(self, (numel,), (1,), 0))
-    offset = self.storage_offset() if storage_offset is None else storage_offset
-    metadata.as_strided(storage, size, stride, offset).copy_(src)
-    return metadata.as_strided(storage, self.shape, self.stride(), self.storage_offset())
+    own = int(self.storage_offset())
+    metadata.as_strided(storage, size, stride, own if storage_offset is None else storage_offset).copy_(src)
+    return metadata.as_strided(storage, self.shape, self.stride(), own)
 
 
 def _out_of(name: str) -> Callable[..., Any]:
@@ -95,10 +95,30 @@ for _name in ("as_strided_copy", "as_strided_scatter"):
     KERNELS[f"{_name}.out"] = _out_of(_name)
 
 
+# PyTorch's own kernels of these serve every device by their schema, but only those that they have code for.
+
+
 @special("conj_physical_")
 def conj_physical_(self: torch.Tensor) -> torch.Tensor:
-    """PyTorch's own kernel serves every device by its schema, but only those that it has code for."""
     return self.copy_(torch.ops.aten._conj_physical.default(self)) if self.is_complex() else self
+
+
+@special("kaiser_window", "kaiser_window.periodic", "kaiser_window.beta")
+def kaiser_window(
+    window_length: int, periodic: bool = True, beta: float = 12.0, *, dtype: torch.dtype | None = None,
+    layout: Any = None, device: Any = None, pin_memory: bool | None = None,
+) -> torch.Tensor:  # fmt: skip
+    dtype = torch.get_default_dtype() if dtype is None else dtype
+    if not dtype.is_floating_point:
+        raise RuntimeError(f"kaiser_window expects floating point dtypes, got: {dtype}")
+    if window_length < 0:
+        raise RuntimeError(f"kaiser_window requires non-negative window_length, got window_length={window_length}")
+    if window_length <= 1:
+        return torch.ones(window_length, dtype=dtype, device=device)
+    last = window_length if periodic else window_length - 1
+    place = torch.arange(window_length, dtype=torch.float64, device=device) * (2 / last) - 1
+    shape = torch.special.i0(beta * (1 - place * place).clamp(min=0).sqrt())
+    return (shape / torch.special.i0(torch.full_like(shape, beta))).to(dtype)
 
 
 # Attention -----------------------------------------------------------------------------------------------------

@@ -145,6 +145,21 @@ def native_dropout(input: Any, p: Any, train: bool | None, *, key: Any) -> tuple
     return x * (mask * scale).astype(x.dtype), mask
 
 
+@register("aten::_fused_dropout", rng=True)
+def fused_dropout(self: Any, p: Any, *, key: Any) -> tuple[Any, Any]:
+    """CUDA's form: ``p`` is the probability to keep an element, and the mask is uint8."""
+    x = widen_half(self)
+    keep = _number(p, _real_kind(x))
+    mask = jax.random.uniform(key, x.shape, keep.dtype) < keep
+    return x * jnp.where(mask, 1 / keep, 0).astype(x.dtype), mask
+
+
+@register("aten::_masked_scale")
+def masked_scale(self: Any, mask: Any, scale: Any) -> Any:
+    x = widen_half(self)
+    return x * cast_like(mask, x) * cast_like(jnp.asarray(scale), x)
+
+
 def _real_kind(x: Any) -> Any:
     return jnp.real(x).dtype
 
@@ -296,10 +311,18 @@ def randperm(n: int, *, dtype: Any = None, key: Any) -> Any:
 @register("aten::multinomial", rng=True)
 def multinomial(self: Any, num_samples: int, replacement: bool = False, *, key: Any) -> Any:
     """Categories with probabilities in proportion to the last dimension."""
+    if self.shape[-1] > 2**24:
+        raise RuntimeError("number of categories cannot exceed 2^24")
     weights = widen_half(self)
     total = jnp.sum(weights, -1, keepdims=True)
-    _must(~((weights >= 0) & (weights < jnp.inf)), "multinomial: expected probabilities that are finite and >= 0")
-    _must(total <= 0, "multinomial: expected a positive sum of probabilities")
+    invalid = "multinomial: invalid multinomial distribution"
+    if replacement:
+        _must(weights < 0, f"{invalid} (encountering probability entry < 0)")
+        _must(~(weights < jnp.inf), f"{invalid} (encountering probability entry = infinity or NaN)")
+    else:
+        finite = (weights >= 0) & (weights < jnp.inf)
+        _must(~finite, "multinomial: probability tensor contains either `inf`, `nan` or element < 0")
+    _must(total <= 0, f"{invalid} (sum of probabilities <= 0)")
     if not replacement and num_samples > weights.shape[-1]:
         raise RuntimeError("cannot sample n_sample > prob_dist.size(-1) samples without replacement")
     if not replacement or num_samples == 1:
