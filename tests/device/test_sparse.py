@@ -98,6 +98,15 @@ CSR = {
     "mean": lambda d: torch.sparse.mm(csr(d), dense(d, 3, 4), "mean"),
     "amax": lambda d: torch.sparse.mm(csr(d), dense(d, 3, 4), "amax"),
     "amin": lambda d: torch.sparse.mm(csr(d), dense(d, 3, 4), "amin"),
+    "sampled_addmm with out": lambda d: torch.sparse.sampled_addmm(
+        csr(d), dense(d, 3, 4), dense(d, 4, 3), out=torch.zeros_like(csr(d))
+    ),
+    "neg": lambda d: -csr(d),
+    "sqrt": lambda d: csr(d).sqrt(),
+    "abs_": lambda d: csr(d).abs_(),
+    "fill_": lambda d: csr(d).fill_(3),
+    "sum of all": lambda d: csr(d).sum(),
+    "conj_physical": lambda d: csr(d).to(torch.complex64).conj_physical(),
     "mul, on the host": lambda d: csr(d) * 2,
     "csc, on the host": lambda d: dense(d).to_sparse_csc(),
     "bsr, on the host": lambda d: dense(d, 4, 4).to_sparse_bsr((2, 2)),

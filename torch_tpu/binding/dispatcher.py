@@ -16,6 +16,11 @@ def operator_names() -> list[str]:
     return torch._C._dispatch_get_all_op_names()
 
 
+def has_kernel(name: str, key: str) -> bool:
+    """Whether a kernel is registered under just this dispatch key."""
+    return torch._C._dispatch_has_kernel_for_dispatch_key(name, key)
+
+
 def is_composite_implicit(name: str) -> bool:
     """Whether the operator is made of others, with their autograd: a kernel of its own would lose that."""
     return torch._C._dispatch_has_kernel_for_dispatch_key(name, "CompositeImplicitAutograd")

@@ -30,7 +30,8 @@ _COO_METADATA = (
     "copy_sparse_to_sparse_", "zero_", "sparse_resize_", "sparse_resize_and_clear_",
 )  # fmt: skip
 _CSR_METADATA = (
-    "sparse_dim", "dense_dim", "_nnz", "values", "crow_indices", "col_indices", "ccol_indices", "row_indices",
+    "sparse_dim", "dense_dim", "_nnz", "values", "crow_indices", "col_indices", "ccol_indices", "row_indices", "copy_",
+    "fill_.Scalar", "zero_", "resize_as_sparse_", "empty.memory_format",
 )  # fmt: skip
 
 
@@ -341,6 +342,16 @@ def to_sparse(
 
 # Compressed rows -----------------------------------------------------------------------------------------------
 
+# CPU's kernels of functions of one argument call the operators of the dense parts.
+CSR.update(
+    {
+        name: _borrowed(name, "SparseCsrCPU")
+        for base in _ZERO_STAYS
+        for name in (base, f"{base}_", f"{base}.out", f"{base.removeprefix('_')}.out")
+        if find(f"aten::{name}") is not None and dispatcher.has_kernel(f"aten::{name}", "SparseCsrCPU")
+    }
+)
+
 
 def _is_matrix(t: torch.Tensor) -> bool:
     return t.layout == torch.sparse_csr and t.ndim == 2
@@ -388,6 +399,10 @@ def clone_csr(self: torch.Tensor, *, memory_format: Any = None) -> torch.Tensor:
 @_declare(CSR, "sparse_sampled_addmm")
 def sampled_addmm(self: torch.Tensor, mat1: torch.Tensor, mat2: torch.Tensor, *, beta: Any = 1, alpha: Any = 1) -> Any:
     """``beta * self + alpha * (mat1 @ mat2)`` where self has elements."""
+    if not (self.dtype.is_floating_point or self.is_complex()):
+        raise RuntimeError(
+            f"sparse_sampled_addmm: Expected self to be a floating-point or complex tensor, but got {self.dtype}"
+        )
     if not _is_matrix(self):
         return on_host(torch.ops.aten.sparse_sampled_addmm.default, self, mat1, mat2, beta=beta, alpha=alpha)
     _check_product(mat1, mat2)
@@ -400,6 +415,14 @@ def sampled_addmm(self: torch.Tensor, mat1: torch.Tensor, mat2: torch.Tensor, *,
     values = _scaled(products, alpha)
     values = values + _scaled(self.values(), beta) if beta != 0 else values
     return _made_csr(self.crow_indices(), columns, values.to(self.dtype), self.shape)
+
+
+@_declare(CSR, "sparse_sampled_addmm.out")
+def sampled_addmm_out(
+    self: torch.Tensor, mat1: torch.Tensor, mat2: torch.Tensor, *, beta: Any = 1, alpha: Any = 1, out: torch.Tensor
+) -> torch.Tensor:
+    made = sampled_addmm(self, mat1, mat2, beta=beta, alpha=alpha)
+    return out.resize_as_sparse_(made).copy_(made)
 
 
 @_declare(CSR, "_sparse_mm_reduce_impl")

@@ -245,6 +245,9 @@ def linalg_matrix_exp(self: Any) -> Any:
 
 @register("aten::linalg_householder_product")
 def linalg_householder_product(input: Any, tau: Any) -> Any:
+    if not jnp.issubdtype(input.dtype, jnp.inexact):
+        kinds = "supported: floating, complex"
+        raise NotImplementedError(f"householder_product is not implemented for {input.dtype}; {kinds}")
     if input.size == 0 or tau.shape[-1] == 0:
         rows, columns = input.shape[-2:]
         return jnp.broadcast_to(jnp.eye(rows, columns, dtype=input.dtype), input.shape)
