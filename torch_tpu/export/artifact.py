@@ -25,7 +25,7 @@ from torch_tpu.export.errors import ArtifactError
 from torch_tpu.export.program import Function, to_numpy
 from torch_tpu.export.signature import Signature, check_range
 from torch_tpu.export.structure import Structure
-from torch_tpu.lowering import dtypes
+from torch_tpu.lowering import checks, dtypes
 from torch_tpu.runtime import buffers, errors, platform, programs, rng, scalars, transfer
 from torch_tpu.runtime.buffers import Buffer, Layout
 
@@ -41,6 +41,7 @@ class _Plan:
     program: Program
     layouts: tuple[Layout, ...]  # of the operands: weights, then inputs
     written: tuple[int, ...]  # operands that are overwritten
+    checks: list[tuple[str, type[Exception]]]
     compiled: dict[tuple[int, ...], programs.Program]
 
 
@@ -59,6 +60,7 @@ class Artifact:
         self._tensor_at = tuple(i for i, x in enumerate(signature.inputs) if x.kind == "tensor")
         self._size_at = tuple(i for i, x in enumerate(signature.inputs) if x.kind == "size")
         self._plans: dict[Any, _Plan] = {}
+        self._buffers: list[Buffer] = []  # of the weights, on the device
         self._placed: int | None = None  # the device that the weights are on
 
     # What it is ------------------------------------------------------------------------------------------------
@@ -148,6 +150,7 @@ class Artifact:
                 there = there.clone()
             layout = buffers.layout(tuple(t.shape), dtypes.to_jax(t.dtype), device)
             self._weights[name] = _whole(there, layout)
+        self._buffers = [binding_tensor.buffer_of(t) for t in self._weights.values()]
         self._placed = device
 
     def _plan(self, device: int, shapes: Sequence[tuple[int, ...]], sizes: Mapping[str, int]) -> _Plan:
@@ -159,7 +162,8 @@ class Artifact:
         order = list(self._weights)
         written = [order.index(n) for n in self.signature.written_weights]
         written += [len(order) + self._tensor_at.index(i) for i in self.signature.written_inputs]
-        return _Plan(program, tuple(layouts), tuple(written), {})
+        asked = [(message, _error(name)) for message, name in program.checks]
+        return _Plan(program, tuple(layouts), tuple(written), asked, {})
 
     def _choose(self, sizes: Mapping[str, int]) -> Program:
         here = platform.name()
@@ -184,9 +188,9 @@ class Artifact:
         )
 
     def _run(self, plan: _Plan, device: int, leaves: Sequence[Any], tensors: Sequence[torch.Tensor]) -> Any:
-        given = [*self._weights.values(), *tensors]
-        whole = [_whole(t, layout) for t, layout in zip(given, plan.layouts, strict=True)]
-        found = [binding_tensor.buffer_of(t) for t in whole]
+        n_weights = len(self._buffers)
+        whole = [_whole(t, layout) for t, layout in zip(tensors, plan.layouts[n_weights:], strict=True)]
+        found = [*self._buffers, *(binding_tensor.buffer_of(t) for t in whole)]
         arrays = [b.force() for b in found]
         donate = tuple([k for k in plan.written if sys.getrefcount(arrays[k]) <= SOLE_REFERENCES])
         rest: list[Any] = [scalars.scalar(leaves[i], np.dtype(np.int64), device) for i in self._size_at]
@@ -199,20 +203,26 @@ class Artifact:
             results = program.call(*arrays, *rest)
         except (jax.errors.JaxRuntimeError, MemoryError) as e:
             raise errors.translate(e, program.label, device) from e
-        n, checks = len(plan.written), plan.program.checks
+        program.call = program.direct()
+        n = len(plan.written)
         for k, value in zip(plan.written, results[:n], strict=True):
             found[k].set(value, plan.layouts[k])
-            if whole[k] is not given[k]:
-                given[k].copy_(whole[k])
-            else:
-                torch.autograd.graph.increment_version(given[k])
-        if checks:
-            modes.expect_all(results.pop(), [(m, _error(name)) for m, name in checks])
+            if k >= n_weights:
+                self._written(tensors[k - n_weights], whole[k - n_weights])
+        if plan.checks:
+            modes.expect_all(results.pop(), plan.checks)
         if modes.state.blocking:
             with errors.translated(program.label, device):
                 jax.block_until_ready(results)
             modes.raise_failed()
         return self._outputs(leaves, results[n:], device)
+
+    def _written(self, given: torch.Tensor, whole: torch.Tensor) -> None:
+        """An argument's buffer, or its copy's, has a new value."""
+        if whole is given:
+            torch.autograd.graph.increment_version(given)
+        else:
+            given.copy_(whole)
 
     def _outputs(self, leaves: Sequence[Any], results: Sequence[jax.Array], device: int) -> Any:
         rest = iter(results)
@@ -260,7 +270,7 @@ class Artifact:
 def _error(name: str) -> type[Exception]:
     """The type of a failed check, by its name."""
     singular: type[Exception] = torch.linalg.LinAlgError  # type: ignore[attr-defined]
-    found = singular if name == singular.__name__ else getattr(builtins, name, None)
+    found = singular if name == singular.__name__ else getattr(checks, name, getattr(builtins, name, None))
     return found if isinstance(found, type) and issubclass(found, Exception) else RuntimeError
 
 
