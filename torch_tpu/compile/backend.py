@@ -17,7 +17,7 @@ from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch.fx import GraphModule
 
 from torch_tpu.binding import dispatcher
-from torch_tpu.compile import errors, operators, rewrite
+from torch_tpu.compile import errors, inline, operators, rewrite
 from torch_tpu.compile import options as compile_options
 from torch_tpu.compile.runner import Graph
 from torch_tpu.eager.spec import overload_name, spec_for
@@ -46,7 +46,8 @@ def compile_graph(
 
     def compiler(kind: str) -> Callable[..., Any]:
         def compiled(graph: GraphModule, example_inputs: Sequence[Any]) -> Graph:
-            return Graph(prepare(graph), f"{name} {kind}".strip(), chosen)
+            users = _user_outputs() if kind == "forward" else None
+            return Graph(prepare(graph), f"{name} {kind}".strip(), chosen, users)
 
         return compiled
 
@@ -58,8 +59,16 @@ def compile_graph(
     return make(module, inputs)
 
 
+def _user_outputs() -> int | None:
+    """How many outputs of a forward graph are the user's; the others are kept for backward."""
+    context = torch._guards.TracingContext.try_get()
+    metadata = None if context is None else context.fw_metadata
+    return None if metadata is None else metadata.num_forward_returns
+
+
 def prepare(graph: GraphModule) -> GraphModule:
     """Make AOTAutograd's graph one that ``evaluate`` knows, and a good one."""
+    inline.prepare(graph, decompositions())
     return rewrite.simplify(graph)
 
 
@@ -108,7 +117,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
 
 def is_known(op: Any) -> bool:
     """Whether a graph may have the operator."""
-    if not overload_name(op).startswith("aten::"):
-        return False
-    spec = spec_for(op)
-    return (spec is not None and not spec.mutated) or operators.find(op) is not None
+    if operators.find(op) is not None:
+        return True
+    spec = spec_for(op) if overload_name(op).startswith("aten::") else None
+    return spec is not None and not spec.mutated

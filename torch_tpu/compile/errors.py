@@ -24,12 +24,12 @@ def line_of(node: Node) -> str:
 
 
 @contextlib.contextmanager
-def at_line(node: Node) -> Iterator[None]:
-    """Add the user's line to what goes wrong inside."""
+def at_line(node: Node, *passing: type[Exception]) -> Iterator[None]:
+    """Add the user's line to what goes wrong inside; exceptions of the types ``passing`` go through as they are."""
     try:
         yield
     except Exception as e:
-        if getattr(e, "_tpu_line", False):
+        if getattr(e, "_tpu_line", False) or isinstance(e, passing):
             raise
         where = line_of(node)
         message = f"{e}\n  while compiling {node.format_node()}" + (f"\n  from user code: {where}" if where else "")

@@ -21,11 +21,14 @@ from torch.fx import GraphModule, Node
 
 from torch_tpu.binding import generator
 from torch_tpu.binding import tensor as binding_tensor
+from torch_tpu.binding.higher_order import fake_tensors_off
 from torch_tpu.compile import host, identity
 from torch_tpu.compile import options as compile_options
+from torch_tpu.compile.bucketed import Bucketed
 from torch_tpu.compile.errors import GraphError
-from torch_tpu.compile.evaluate import Context, Sizes, concrete, evaluate
+from torch_tpu.compile.evaluate import Context, Sizes, concrete, draws, evaluate
 from torch_tpu.compile.operators import copy_form
+from torch_tpu.compile.padded import Unpaddable
 from torch_tpu.eager import copies, modes, views
 from torch_tpu.eager.plan import SOLE_REFERENCES
 from torch_tpu.eager.spec import spec_for
@@ -77,7 +80,9 @@ class Plan:
 class Graph:
     """A graph compiled for device tpu; called with a list of its inputs, gives a list of its outputs."""
 
-    def __init__(self, module: GraphModule, label: str, chosen: compile_options.Options):
+    def __init__(
+        self, module: GraphModule, label: str, chosen: compile_options.Options, user_outputs: int | None = None
+    ):
         self.module, self.label, self.options = module, label, chosen
         self.nodes: list[Node] = list(module.graph.nodes)
         placeholders = [n for n in self.nodes if n.op == "placeholder"]
@@ -101,6 +106,13 @@ class Graph:
         self.results = list({o.value: o for o in self.outputs if o.kind == "program"}.values())
         self.digest = identity.digest(module)
         self.plans: dict[Any, Plan] = {}
+        self.unpaddable = ""  # why a graph of symbolic sizes is compiled for each size
+        self.bucketed: Bucketed | None = None
+        if self.is_dynamic:
+            try:
+                self.bucketed = Bucketed(self, user_outputs)
+            except Unpaddable as e:
+                self.unpaddable = str(e)
         self._boxed_call = True  # what AOTAutograd asks: the list of arguments is this function's to empty
 
     # Analysis --------------------------------------------------------------------------------------------------
@@ -201,6 +213,10 @@ class Graph:
 
     def __call__(self, args: list[Any]) -> list[Any]:
         found = [_buffer(args[i]) for i in self.device_at]
+        if self.bucketed is not None:
+            made = self._by_bucket(args, found)
+            if made is not None:
+                return made
         key = self._key(args, tuple([b.layout for b in found]))
         plan = self.plans.get(key)
         if plan is None:
@@ -224,13 +240,27 @@ class Graph:
         program.call = program.direct()
         return self._finish(args, found, plan, program, results, donate)
 
+    def _by_bucket(self, args: list[Any], found: Sequence[Buffer]) -> list[Any] | None:
+        """Run the bucket's program; None, from then on, where the graph cannot be padded."""
+        assert self.bucketed is not None
+        try:
+            out = self.bucketed(args, found, self._sizes(args))
+        except Exception as e:
+            if not isinstance(e, Unpaddable) and self.bucketed.plans:
+                raise
+            # Whatever cannot be traced at the bucket's sizes may be at its own.
+            self.bucketed, self.unpaddable = None, str(e) or type(e).__name__
+            return None
+        args.clear()
+        return out
+
     def _sole(self, arrays: list[jax.Array]) -> tuple[int, ...]:
         """The inputs that are overwritten and whose arrays nobody else holds."""
         return tuple([k for k in self.written_at if sys.getrefcount(arrays[k]) <= SOLE_REFERENCES])
 
     def _others(self, args: Sequence[Any], plan: Plan) -> list[Any]:
         """Operands besides the device tensors, in the order of ``_avals``."""
-        out: list[Any] = [_vector([args[i] for i in at], dtype, self.device) for dtype, at in self.scalars]
+        out = self.scalar_vectors(args)
         out += [binding_tensor.buffer_of(copies.from_host(args[i], self.device)).force() for i in self.uploaded]
         out += [scalars.scalar(float(args[i]), np.dtype(np.float64), self.device) for i in self.number_at]
         out += [binding_tensor.buffer_of(t).force() for t in self.constants.values()]
@@ -273,16 +303,21 @@ class Graph:
             return copies.to_host(made[o.value])
         if o.kind == "host":
             return on_host[o.value]
+        return self.handed_through(o, args, plan.sizes)
+
+    @staticmethod
+    def handed_through(o: Output, args: Sequence[Any], sizes: Sizes) -> Any:
+        """A result that is no work of the program: an input, a view of one, a size."""
         if o.kind == "argument":
             return args[o.value]
         if o.kind == "constant":
             return o.value
         if o.kind == "size":
-            return concrete(o.fake, plan.sizes)
+            return concrete(o.fake, sizes)
         fake, source = o.fake
         base = args[o.value]
         size, stride, offset, start = concrete(
-            (fake.shape, fake.stride(), fake.storage_offset(), source.storage_offset()), plan.sizes
+            (fake.shape, fake.stride(), fake.storage_offset(), source.storage_offset()), sizes
         )
         with torch.no_grad():
             return base.as_strided(size, stride, base.storage_offset() + offset - start)
@@ -290,6 +325,20 @@ class Graph:
     def _written_order(self, donate: tuple[int, ...]) -> list[int]:
         """The order of new values among the results: XLA gives the first the memory of the first donated operand."""
         return sorted(range(len(self.written_at)), key=lambda at: self.written_at[at] not in donate)
+
+    def scalar_vectors(self, args: Sequence[Any]) -> list[Any]:
+        """The inputs that are CPU scalars, one vector a dtype."""
+        return [_vector([args[i] for i in at], dtype, self.device) for dtype, at in self.scalars]
+
+    def spread_scalars(self, vectors: Sequence[Any], values: list[Any]) -> None:
+        """The same inside the program: the values of those inputs, entered in ``values``."""
+        for vector, (_, at) in zip(vectors, self.scalars, strict=True):
+            for n, i in enumerate(at):
+                values[i] = vector[n]
+
+    def shaped_constants(self, arrays: dict[str, Any]) -> dict[str, Any]:
+        """The values of the graph's own tensors, from the arrays behind them."""
+        return {n: _shaped(v, self.constants[n]) for n, v in arrays.items()}
 
     # Compilation -----------------------------------------------------------------------------------------------
 
@@ -340,11 +389,8 @@ class Graph:
             values[i] = plan.views[k].read(raw[k], starts[k])
         for i, v in (*zip(self.uploaded, uploaded, strict=True), *zip(self.number_at, floats, strict=True)):
             values[i] = v
-        for vector, (_, at) in zip(vectors, self.scalars, strict=True):
-            for n, i in enumerate(at):
-                values[i] = vector[n]
-        constants = {n: _shaped(v, self.constants[n]) for n, v in constants.items()}
-        context = Context(plan.sizes, key, constants, results=self.result_nodes)
+        self.spread_scalars(vectors, values)
+        context = Context(plan.sizes, key, self.shaped_constants(constants), results=self.result_nodes)
         with checks.collect() as made:
             computed = evaluate(self.module, values, context)
         notes[:] = [(c.message, c.error) for c in made]
@@ -448,16 +494,6 @@ def _has_symbols(nodes: Sequence[Node]) -> bool:
     return any(symbolic(n.meta.get("val")) for n in nodes)
 
 
-def draws(module: GraphModule) -> bool:
-    """Whether an operator of the graph is random."""
-    for node in module.graph.nodes:
-        if isinstance(node.target, torch._ops.OpOverload):
-            found = spec_for(node.target)
-            if found is not None and found.lowering.rng:
-                return True
-    return any(draws(child) for child in module.children() if isinstance(child, GraphModule))
-
-
 def _constants(module: GraphModule, prefix: str = "") -> dict[str, torch.Tensor]:
     """The tensors that the graph itself holds, on the device."""
     found: dict[str, torch.Tensor] = {}
@@ -467,7 +503,8 @@ def _constants(module: GraphModule, prefix: str = "") -> dict[str, torch.Tensor]
             for part in str(node.target).split("."):
                 value = getattr(value, part)
             if isinstance(value, torch.Tensor):
-                found[f"{prefix}{node.target}"] = value.detach().to("tpu").contiguous()
+                with fake_tensors_off():  # AOTAutograd calls compilers under its fake tensors
+                    found[f"{prefix}{node.target}"] = value.detach().to("tpu").contiguous()
             elif isinstance(value, GraphModule):
                 found |= _constants(value, f"{prefix}{node.target}.")
     return found
