@@ -253,3 +253,21 @@ def test_fill(dtype):
     check("aten::fill.Tensor", x, torch.tensor(3.7))
     check("aten::zero", x)
     check("aten::zero", make((), dtype))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.complex64])
+def test_a_product_with_false_keeps_nan(dtype):
+    x = torch.tensor([torch.inf, -torch.inf, torch.nan, -2.0, 3.0]).to(dtype)
+    no, yes = torch.zeros(5, dtype=torch.bool), torch.ones(5, dtype=torch.bool)
+    for b in (no, yes):
+        check("aten::mul.Tensor", x, b)
+        check("aten::addcmul", x, x, b)
+        check("aten::native_dropout_backward", x, b, 2.0)
+
+
+def test_complex_powers_are_accurate():
+    base = torch.tensor([complex(9.0, 2.0), complex(-3.0, 7.5)], dtype=torch.complex64)
+    exponent = torch.tensor([complex(9.0, -8.0), complex(7.0, 3.0)], dtype=torch.complex64)
+    exact = base.to(torch.complex128) ** exponent.to(torch.complex128)
+    got = run("aten::pow.Tensor_Tensor", base, exponent)[0].to(torch.complex128)
+    torch.testing.assert_close(got, exact, rtol=2e-7, atol=0)

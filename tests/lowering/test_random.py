@@ -95,6 +95,8 @@ def test_bernoulli_and_dropout(dtype):
     y, mask = run("aten::native_dropout", x, 0.5, False)
     assert y.equal(x) and mask.all()
     check("aten::native_dropout_backward", torch.randn(9).to(dtype), torch.rand(9) > 0.5, 1.25)
+    for whole in (torch.bool, torch.int64):
+        check("aten::native_dropout_backward", torch.ones(9, dtype=whole), torch.rand(9) > 0.5, 2.0)
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8, torch.int8, torch.float32])

@@ -53,3 +53,29 @@ def test_cumulative_special_values():
 def test_a_long_cumsum_is_accurate():
     check("aten::cumsum", torch.rand(100_003), 0)
     check("aten::cumsum", torch.ones(5000, dtype=torch.bfloat16), 0)
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
+def test_complex_logcumsumexp(dtype):
+    """The imaginary part follows the greatest element so far: it is not brought back to [-pi, pi]."""
+    x = make((7, 5), dtype) * 8
+    x[3, 2] = complex(-torch.inf, 1.0)
+    x[5, 1] = complex(torch.nan, 1.0)
+    for dim in (0, 1):
+        check("aten::logcumsumexp", x, dim)
+        check("aten::logaddexp", x, x.roll(1, dim))
+    check("aten::logcumsumexp", make((), dtype), 0)
+    check("aten::logcumsumexp", make((0, 3), dtype), 0)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_masked_softmax(dtype):
+    x = make((2, 3, 4, 4), dtype)
+    mask = torch.rand(4, 4) > 0.6
+    mask[0] = True  # a row without any element is NaN
+    whole = mask.expand(2, 3, 4, 4).contiguous()
+    for dim in (None, 3, 2):
+        check("aten::_masked_softmax", x, mask, dim, 0)
+        check("aten::_masked_softmax", x, mask[1:3], dim, 1)
+        check("aten::_masked_softmax", x, whole, dim, 2)
+        check("aten::_masked_softmax_backward", make((2, 3, 4, 4), dtype), torch.softmax(x, -1), whole, dim)

@@ -105,3 +105,58 @@ def test_polynomial(name, dtype):
     check(f"aten::special_{name}.x_scalar", 0.5, degree)
     check(f"aten::special_{name}", torch.tensor([1.0, -1.0, 0.0], dtype=dtype)[:, None], degree)
     check(f"aten::special_{name}", torch.zeros(0, dtype=dtype), degree[:1])
+
+
+@pytest.mark.parametrize("dtype", FLOAT)
+def test_zeta_of_negative_arguments(dtype):
+    """Near poles, halfway between them where sums cancel, far from zero; NaN and poles; integers."""
+    q = torch.cat([-torch.rand(40) * 30, -torch.arange(9) - 0.5, torch.tensor([-1 + 1e-3, -1 - 1e-3, -2000.3])]).to(
+        dtype
+    )
+    for x in (2, 3, 4, 7):
+        check("aten::special_zeta", torch.full_like(q, x), q)
+        check("aten::polygamma", x - 1, q)
+    edge = torch.tensor([-3.0, -1.5, -0.0, 0.0, 1.0, 2.5], dtype=dtype)
+    check("aten::special_zeta", edge[:, None], edge)
+    check("aten::special_zeta", torch.arange(-3, 5)[:, None], torch.arange(-3, 5))
+
+
+@pytest.mark.parametrize("dtype", FLOAT)
+@pytest.mark.parametrize("name", ["igamma", "igammac"])
+def test_incomplete_gamma_of_large_arguments(name, dtype):
+    a = torch.tensor([500.0, 9e3, 2e4, 1e6, 1e10], dtype=dtype)[:, None]
+    x = a + a.sqrt() * torch.linspace(-4, 4, 9, dtype=dtype)
+    reference = getattr(torch, name)(a.double(), x.double())
+    torch.testing.assert_close(run(f"aten::{name}", a.expand_as(x), x)[0].double(), reference, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", FLOAT)
+def test_erfinv_near_its_ends(dtype):
+    x = torch.cat([torch.linspace(-0.999, 0.999, 41), 1 - torch.logspace(-7, -3, 30), torch.logspace(-9, -3, 9)])
+    x = x.to(dtype)
+    exact = torch.tensor([float(mpmath.erfinv(v)) for v in x.tolist()], dtype=torch.float64)
+    got = run("aten::erfinv", x)[0].double()
+    torch.testing.assert_close(got, exact, rtol=4 * torch.finfo(dtype).eps, atol=0)
+    check("aten::erfinv", EDGE.to(dtype))
+
+
+@pytest.mark.parametrize("dtype", FLOAT)
+@pytest.mark.parametrize("alpha, total", [(0.3, 1.0), (2.0, 5.0), (30.0, 50.0), (400.0, 1000.0), (5.0, 5.02)])
+def test_dirichlet_grad(alpha, total, dtype):
+    x = torch.tensor([0.001, 0.1, 0.4, 0.6, 0.97], dtype=dtype)
+    if alpha > 9:
+        x = alpha / total + (x - 0.5) * (alpha**0.5 / total)  # where samples are
+    a, t = torch.full_like(x, alpha), torch.full_like(x, total)
+
+    def exact(v, a, t):
+        v, a, b = mpmath.mpf(v), mpmath.mpf(a), mpmath.mpf(t) - mpmath.mpf(a)
+        by_a = mpmath.diff(lambda q: mpmath.betainc(q, b, 0, v, regularized=True), a)
+        return float(-by_a / (v ** (a - 1) * (1 - v) ** (b - 1) / mpmath.beta(a, b)) / (1 - v))
+
+    with mpmath.workdps(40):
+        values = [exact(*each) for each in zip(x.tolist(), a.tolist(), t.tolist(), strict=True)]
+    got = run("aten::_dirichlet_grad", x, a, t)[0]
+    torch.testing.assert_close(
+        got, torch.tensor(values, dtype=dtype), rtol=max(1e-12, 10 * torch.finfo(dtype).eps), atol=0
+    )
+    check("aten::_dirichlet_grad", x, a, t, rtol=2e-3)

@@ -132,3 +132,17 @@ def test_tails(dtype):
     check("aten::erfc", torch.linspace(-6, 9, 31, dtype=dtype), rtol=1e-5, atol=0)
     check("aten::expm1", torch.logspace(-20, 1, 30, dtype=dtype), rtol=2e-6, atol=0)
     check("aten::log1p", torch.logspace(-20, 1, 30, dtype=dtype), rtol=2e-6, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
+def test_complex_infinities_and_signed_zeros(dtype):
+    parts = [torch.inf, -torch.inf, torch.nan, 0.0, -0.0, 1.5]
+    x = torch.tensor([complex(a, b) for a in parts for b in parts], dtype=dtype)
+    check("aten::abs", x)
+    known = x[~((x.real.isnan() | x.imag.isnan()) & (x.real.isinf() | x.imag.isinf()))]
+    for name in ("exp", "atan", "atanh"):
+        check(f"aten::{name}", known)
+    check("aten::atan", torch.tensor([complex(torch.nan, torch.inf)], dtype=dtype))
+    check("aten::atanh", torch.tensor([complex(torch.inf, torch.nan)], dtype=dtype))
+    cut = torch.tensor([complex(0.0, 3.0), complex(-0.0, 3.0), complex(0.0, -3.0), complex(-0.0, -3.0)], dtype=dtype)
+    check("aten::asinh", cut)

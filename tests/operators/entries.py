@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import mpmath
 import torch
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.opinfo.core import OpInfo, SampleInput
@@ -120,6 +121,22 @@ def _is_stable(result: Any, sample: SampleInput) -> bool:
     one = isinstance(result, torch.Tensor) and result.dtype == sample.input.dtype  # median of all
     return one or bool(sample.kwargs.get("stable")) or sample.input.numel() == 0
 
+
+def _by_mpmath(fn: Callable[[Any], Any]) -> Callable[[SampleInput], torch.Tensor]:
+    def exact(sample: SampleInput) -> torch.Tensor:
+        values = [float(fn(mpmath.mpf(v))) for v in sample.input.double().flatten().tolist()]
+        return torch.tensor(values, dtype=torch.float64).reshape(sample.input.shape)
+
+    return exact
+
+
+# ATen's own float64 values of these are wrong by up to 3e-6: they cannot be the judge.
+EXACT: dict[str, Callable[[SampleInput], torch.Tensor]] = {
+    "special.bessel_j0": _by_mpmath(lambda x: mpmath.besselj(0, x)),
+    "special.bessel_j1": _by_mpmath(lambda x: mpmath.besselj(1, x)),
+    "special.bessel_y0": _by_mpmath(lambda x: mpmath.bessely(0, x) if x > 0 else float("nan" if x else "-inf")),
+    "special.bessel_y1": _by_mpmath(lambda x: mpmath.bessely(1, x) if x > 0 else float("nan" if x else "-inf")),
+}
 
 # PyTorch wants these arguments on the CPU whatever the device: (entry, position).
 HOST_ARGUMENTS = {"tensor_split": 0}

@@ -166,6 +166,10 @@ def cast(x: Any, dtype: torch.dtype) -> Any:
     if jnp.issubdtype(source, jnp.floating) and target.kind in "iu" and target.itemsize < 8:
         # x86's conversion, which PyTorch shows on CPU: out of range wraps through int64. XLA saturates.
         return x.astype(np.int64).astype(target)
+    if source == np.bool_ and target.kind not in "iu":
+        # XLA takes a product with a converted bool for a choice between the other factor and 0: inf * False, NaN in
+        # PyTorch, would be 0. It does not so with a chosen 0 or 1.
+        return jnp.where(x, jnp.ones((), target), jnp.zeros((), target))
     if target == ml_dtypes.float8_e4m3fn:
         # PyTorch saturates, infinity too; XLA gives NaN.
         x = jnp.clip(x if jnp.issubdtype(source, jnp.floating) else x.astype(jnp.float32), -448, 448)

@@ -193,7 +193,9 @@ def power(base: Any, exponent: Any) -> Any:
     base, exponent = jnp.broadcast_arrays(base, exponent)
     safe = jnp.where(base == 0, 1, base)
     zero_power = jnp.where(exponent == 0, 1, jnp.where(exponent.real > 0, 0, jnp.nan)).astype(base.dtype)
-    return jnp.where(base == 0, zero_power, jnp.exp(exponent * jnp.log(safe)))
+    # In complex128: a rounding of the exponential's argument is the result's, times that argument.
+    wide = jnp.exp(exponent.astype(jnp.complex128) * jnp.log(safe.astype(jnp.complex128)))
+    return jnp.where(base == 0, zero_power, wide.astype(base.dtype))
 
 
 @register("aten::pow.Tensor_Tensor", "aten::pow.Scalar", promote=Promotion.DEFAULT)

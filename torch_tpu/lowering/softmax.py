@@ -55,3 +55,38 @@ def log_softmax_backward(grad_output: Any, output: Any, dim: int, input_dtype: A
     grad, out = at_least_1d(widen_half(grad_output)), at_least_1d(widen_half(output))
     total = jnp.sum(grad, dim, dtype=grad.dtype, keepdims=True)
     return (grad - jnp.exp(out) * total).reshape(output.shape)
+
+
+@register("aten::_masked_softmax")
+def masked_softmax(self: Any, mask: Any, dim: int | None = None, mask_type: int | None = None) -> Any:
+    """softmax of what the mask does not hide; NaN where it hides everything.
+
+    The mask of type 0 is over the last two dimensions (L, L) of (B, H, L, L), of type 1 over (B, L), of type 2 whole.
+    """
+    if mask.dtype != jnp.bool_:
+        raise RuntimeError("Mask should be a boolean tensor")
+    if mask_type is None:
+        raise RuntimeError("Mask Type should be defined")
+    if mask_type not in (0, 1, 2):
+        raise RuntimeError(
+            "Mask Type should be 0 (src_mask) or 1 (src_key_padding_mask), or 2 (default_mask), "
+            f"got mask_type {mask_type}"
+        )
+    if mask_type == 2 and mask.shape != self.shape:
+        raise RuntimeError("For mask_type == 2 mask shape should match input shape")
+    if mask_type == 1:
+        mask = mask.reshape(mask.shape[0], *(1,) * (self.ndim - 2), mask.shape[-1])
+    x, mask = at_least_1d(widen_half(self)), at_least_1d(jnp.broadcast_to(mask, self.shape))
+    _, exp, total = _exponentials(jnp.where(mask, -jnp.inf, x), -1 if dim is None else dim)
+    return (exp / total).reshape(self.shape).astype(self.dtype)
+
+
+@register("aten::_masked_softmax_backward")
+def masked_softmax_backward(grad_output: Any, output: Any, mask: Any, dim: int | None = None) -> Any:
+    if mask.shape != grad_output.shape:
+        raise RuntimeError("Mask shape should match grad shape")
+    hidden = at_least_1d(mask)
+    grad, out = (jnp.where(hidden, 0, at_least_1d(widen_half(t))) for t in (grad_output, output))
+    product = grad * out
+    total = jnp.sum(product, -1 if dim is None else dim, dtype=product.dtype, keepdims=True)
+    return (product - out * total).reshape(output.shape).astype(grad_output.dtype)

@@ -7,7 +7,7 @@ rest (logarithm, pole, oscillation, decay) is exact. Orthogonal polynomials are 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -202,12 +202,12 @@ def entr(self: Any) -> Any:
 # Incomplete gamma and zeta
 
 
-def _gamma_ratio(regularized: Callable[[Any, Any], Any], a: Any, x: Any, lower: bool) -> Any:
+def _gamma_ratio(a: Any, x: Any, lower: bool) -> Any:
     """ATen's edges, the last line first: NaN below 0, then the limits at a = 0, x = 0, infinite a, infinite x."""
     a, x = jnp.broadcast_arrays(a, x)
     nothing, everything = (0.0, 1.0) if lower else (1.0, 0.0)
     regular = (a > 0) & (x > 0) & jnp.isfinite(a) & jnp.isfinite(x)
-    value = jnp.where(regular, regularized(jnp.where(regular, a, 1), jnp.where(regular, x, 1)), jnp.nan)
+    value = jnp.where(regular, _regularized(jnp.where(regular, a, 1), jnp.where(regular, x, 1), lower), jnp.nan)
     value = jnp.where(jnp.isinf(x), everything, value)
     value = jnp.where(jnp.isinf(a), jnp.where(jnp.isinf(x), jnp.nan, nothing), value)
     value = jnp.where(x == 0, nothing, value)
@@ -215,14 +215,40 @@ def _gamma_ratio(regularized: Callable[[Any, Any], Any], a: Any, x: Any, lower: 
     return jnp.where((x < 0) | (a < 0), jnp.nan, value)
 
 
+# Temme's expansion in 1/a (DLMF 8.12): coefficients of C_0 and C_1 in powers of eta, and from which a on it is used.
+_TEMME = ((-1 / 3, 1 / 12, -2 / 135, 1 / 864, 1 / 2835, -139 / 777600), (-1 / 540, -1 / 288, 1 / 378))
+_LARGE_A = 1e4
+
+
+def _of_large_a(a: Any, x: Any, lower: bool) -> Any:
+    """Where the series and the continued fraction of XLA need more terms than it takes."""
+    a = jnp.maximum(a, _LARGE_A)
+    mu = (x - a) / a
+    half_square = jnp.maximum(mu - jnp.log1p(mu), 0)
+    eta = jnp.sign(mu) * jnp.sqrt(2 * half_square)
+    near = jnp.clip(eta, -0.1, 0.1)  # farther away the exponential is 0
+    c0, c1 = (jnp.polyval(jnp.asarray(c[::-1], a.dtype), near) for c in _TEMME)
+    rest = jnp.exp(-a * half_square) / jnp.sqrt(2 * math.pi * a) * (c0 + c1 / a)
+    normal = lax.erfc((-eta if lower else eta) * jnp.sqrt(a / 2)) / 2
+    return normal - rest if lower else normal + rest
+
+
+def _regularized(a: Any, x: Any, lower: bool) -> Any:
+    """In float64: the logarithm of x^a exp(-x) / gamma(a) is a small difference of large numbers."""
+    wide_a, wide_x = a.astype(jnp.float64), x.astype(jnp.float64)
+    large = wide_a > _LARGE_A
+    usual = (lax.igamma if lower else lax.igammac)(jnp.where(large, 1, wide_a), jnp.where(large, 1, wide_x))
+    return jnp.where(large, _of_large_a(wide_a, wide_x, lower), usual).astype(a.dtype)
+
+
 @register("aten::igamma", promote=Promotion.DEFAULT)
 def igamma(self: Any, other: Any) -> Any:
-    return _gamma_ratio(lax.igamma, self, other, lower=True)
+    return _gamma_ratio(self, other, lower=True)
 
 
 @register("aten::igammac", promote=Promotion.DEFAULT)
 def igammac(self: Any, other: Any) -> Any:
-    return _gamma_ratio(lax.igammac, self, other, lower=False)
+    return _gamma_ratio(self, other, lower=False)
 
 
 @register(
@@ -277,3 +303,38 @@ def _trigamma(x: Any) -> Any:
 @register("aten::_standard_gamma_grad", promote=Promotion.DEFAULT)
 def standard_gamma_grad(self: Any, output: Any) -> Any:
     return lax.random_gamma_grad(self, output)  # pyright: ignore[reportCallIssue]
+
+
+@register("aten::_dirichlet_grad", promote=Promotion.DEFAULT)
+def dirichlet_grad(x: Any, alpha: Any, total: Any) -> Any:
+    """How a sample ``x`` of Beta(alpha, total - alpha) moves with alpha, divided by 1 - x.
+
+    The distribution function is kept: the derivative of the incomplete beta function I_x(a, b) by a, over its density.
+    From the smaller end, I is x^a (1 - x)^b / (a B(a, b)) sum_n (a + b)_n / (a + 1)_n x^n (DLMF 8.17.8); the
+    logarithmic derivatives of its terms are sums of 1 / (a + b + k) and 1 / (a + 1 + k).
+    """
+    eps = float(jnp.finfo(x.dtype).eps)
+    x, a, total = (t.astype(jnp.float64) for t in jnp.broadcast_arrays(x, alpha, total))  # the slope cancels
+    b = total - a
+    upper = x * total > a  # there by I_x(a, b) = 1 - I_{1-x}(b, a)
+    p, y = jnp.where(upper, b, a), jnp.where(upper, 1 - x, x)
+    slope = jnp.log(x) - lax.digamma(a) + lax.digamma(total) - jnp.where(upper, 0, 1 / a)
+
+    def more(state: tuple[Any, ...]) -> Any:
+        _, term, moved, sums, by_a = state
+        return jnp.any((term > eps * sums) | (term * jnp.abs(moved) > eps * jnp.abs(by_a)))
+
+    def step(state: tuple[Any, ...]) -> tuple[Any, ...]:
+        n, term, moved, sums, by_a = state
+        term = term * y * (total + n) / (p + 1 + n)
+        moved = moved + 1 / (total + n) - jnp.where(upper, 0, 1 / (a + 1 + n))
+        return n + 1, term, moved, sums + term, by_a + term * moved
+
+    one = jnp.ones_like(x)
+    inside = (x > 0) & (x < 1)
+    y = jnp.where(inside, y, 0)
+    start = (jnp.zeros((), x.dtype), one, 0 * one, one, 0 * one)
+    _, _, _, sums, by_a = lax.while_loop(more, step, start)
+    # I over the density is y (1 - y) / p times the series; the whole is divided by 1 - x.
+    size = jnp.where(upper, x * y / (b * (1 - x)), -x / a)
+    return size * (slope * sums + by_a)

@@ -33,6 +33,46 @@ def _bessel_i0(x: Any) -> Any:
     return jnp.exp(jnp.abs(x)) * lax.bessel_i0e(x)
 
 
+def _erfinv(x: Any) -> Any:
+    """XLA's, which loses digits in 1 - x^2 near the ends, with a step of Newton's method from the nearer end."""
+    size = jnp.abs(x)
+    inside = size < 1
+    size = jnp.where(inside, size, 0)
+    value = lax.erf_inv(size)
+    excess = jnp.where(size < 0.5, lax.erf(value) - size, (1 - size) - lax.erfc(value))
+    value -= excess * (math.sqrt(math.pi) / 2) * jnp.exp(value * value)
+    return jnp.where(inside, jnp.where(sign_bit(x), -value, value), lax.erf_inv(x))
+
+
+# C99's values of complex functions where XLA's formulas have lost a part: at infinities, NaN and signed zeros.
+
+
+def _exp(x: Any) -> Any:
+    if not is_complex(x):
+        return jnp.exp(x)
+    return jnp.where((x.real == -jnp.inf) & ~jnp.isfinite(x.imag), 0, jnp.exp(x))
+
+
+def _with_sign(value: Any, of: Any, known_nan: bool = False) -> Any:
+    value = jnp.where(sign_bit(of), -1, 1) * jnp.abs(value)
+    return jnp.where(jnp.isnan(of), jnp.nan, value) if known_nan else value
+
+
+def _asinh(x: Any) -> Any:
+    value = jnp.arcsinh(x)
+    return lax.complex(_with_sign(value.real, x.real), value.imag) if is_complex(x) else value
+
+
+def _atan(x: Any) -> Any:
+    value = jnp.arctan(x)
+    return lax.complex(_with_sign(value.real, x.real, known_nan=True), value.imag) if is_complex(x) else value
+
+
+def _atanh(x: Any) -> Any:
+    value = jnp.arctanh(x)
+    return lax.complex(value.real, _with_sign(value.imag, x.imag, known_nan=True)) if is_complex(x) else value
+
+
 def _exp2(x: Any) -> Any:
     return jnp.exp(x * math.log(2)) if is_complex(x) else jnp.exp2(x)
 
@@ -47,7 +87,7 @@ def _log10(x: Any) -> Any:
 
 # Evaluated in a floating (or complex) type: integers become the default floating type.
 FLOATING: dict[str, Callable[[Any], Any]] = {
-    "exp": jnp.exp,
+    "exp": _exp,
     "exp2": _exp2,
     "expm1": jnp.expm1,
     "log": jnp.log,
@@ -62,18 +102,18 @@ FLOATING: dict[str, Callable[[Any], Any]] = {
     "tan": jnp.tan,
     "asin": jnp.arcsin,
     "acos": jnp.arccos,
-    "atan": jnp.arctan,
+    "atan": _atan,
     "sinh": jnp.sinh,
     "cosh": jnp.cosh,
-    "asinh": jnp.arcsinh,
+    "asinh": _asinh,
     "acosh": jnp.arccosh,
-    "atanh": jnp.arctanh,
+    "atanh": _atanh,
     "sinc": _sinc,
     "deg2rad": lambda x: x * (math.pi / 180),
     "rad2deg": lambda x: x * (180 / math.pi),
     "erf": lax.erf,
     "erfc": lax.erfc,
-    "erfinv": lax.erf_inv,
+    "erfinv": _erfinv,
     "lgamma": lax.lgamma,
     "digamma": digamma,
     "i0": _bessel_i0,
@@ -114,7 +154,9 @@ def frac(self: Any) -> Any:
 
 @register("aten::abs")
 def absolute(self: Any) -> Any:
-    return jnp.abs(self)
+    if not is_complex(self):
+        return jnp.abs(self)
+    return jnp.where(jnp.isinf(self.real) | jnp.isinf(self.imag), jnp.inf, jnp.abs(self))
 
 
 @register("aten::neg")
