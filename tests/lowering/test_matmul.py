@@ -95,3 +95,45 @@ def test_bool_is_refused_as_on_cpu():
     from torch_tpu.lowering import registry
 
     x = jnp.ones((2, 2), bool)
+    with pytest.raises(NotImplementedError, match="bool operands"):
+        registry.get("aten::mm").fn(x, x)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_trilinear(dtype):
+    layer = make((4, 3, 5), dtype)
+    check("aten::_trilinear", make((6, 3), dtype), layer, make((6, 5), dtype, 1), [1, 3], [0], [1, 2], [2, 3])
+
+
+@pytest.mark.parametrize("kind", [torch.float8_e4m3fn, torch.float8_e5m2])
+@pytest.mark.parametrize("out", [torch.float32, torch.bfloat16])
+def test_scaled_mm(kind, out):
+    a, b = make((16, 32), torch.float32).to(torch.float8_e4m3fn), make((16, 32), torch.float32, 1).to(kind).T
+    one = torch.tensor(0.5)
+    check("aten::_scaled_mm", a, b, one, torch.tensor(0.25), out_dtype=out)
+    check("aten::_scaled_mm", a, b, one, one, bias=make((16,), out), out_dtype=out)
+    rows, columns = torch.rand(16, 1), torch.rand(1, 16)
+    got = run("aten::_scaled_mm", a, b, rows, columns, out_dtype=out)[0]
+    want = ((a.double() * rows) @ (b.double() * columns)).to(out)
+    torch.testing.assert_close(got, want, rtol=1.6e-2 if out == torch.bfloat16 else 1e-5, atol=1e-5)
+
+
+def test_precision_follows_pytorch():
+    from jax import lax
+
+    from torch_tpu.lowering.matmul import precision
+
+    before = torch.get_float32_matmul_precision()
+    try:
+        for name, expected in [("highest", "HIGHEST"), ("high", "HIGH"), ("medium", "DEFAULT")]:
+            torch.set_float32_matmul_precision(name)
+            assert precision("float32") == precision("complex64") == lax.Precision[expected]
+            assert precision("float64") == lax.Precision.HIGHEST
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+@pytest.mark.parametrize("shapes", [((2, 0), (0, 3)), ((0, 1), (1, 3)), ((2, 3), (3, 0))], ids=str)
+def test_bool_where_there_are_no_products(shapes):
+    """PyTorch has no product of bools, and does not look where none is needed."""
+    check("aten::mm", *(torch.ones(s, dtype=torch.bool) for s in shapes))
