@@ -26,10 +26,29 @@ class Gap(NamedTuple):
 
 _COMPLEX32 = "XLA has no complex type of half precision; it is refused with the list of types there are"
 
+_SIZE_OF_VALUES = "the shape of the result depends on values; one XLA program has fixed shapes (refused with the line)"
+_ON_HOST = "the operator has no lowering: eager runs it on the host, which a program cannot"
+
 GAPS = (
     Gap("chalf", "*", "*", _COMPLEX32),
     Gap("complex", "*", "float16", _COMPLEX32),
     Gap("view_as_complex", "*", "float16", _COMPLEX32),
+    *(
+        Gap(name, "compiled*", "*", _SIZE_OF_VALUES)
+        for name in (
+            "argwhere",
+            "bincount",
+            "combinations",
+            "masked_select",
+            "nonzero",
+            "tensor_split",
+            "unique",
+            "unique_consecutive",
+        )
+    ),
+    Gap("item", "compiled", "*", "a Python number out of the middle of a program (refused with the line)"),
+    Gap("linalg.eig", "compiled*", "*", _ON_HOST),
+    Gap("linalg.eigvals", "compiled*", "*", _ON_HOST),
 )
 
 

@@ -21,6 +21,13 @@ def dense_kernel(op: torch._ops.HigherOrderOperator) -> Callable[..., Any]:
     return op.py_kernels[torch._C.DispatchKey.CompositeExplicitAutograd]
 
 
+def functional(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """``fn`` without mutations, on tensors that refuse to leave PyTorch (``numpy()``, ``data_ptr()``)."""
+    from torch._subclasses.functional_tensor import FunctionalTensorMode, dispatch_functionalize
+
+    return dispatch_functionalize(fn, FunctionalTensorMode())
+
+
 def copies_of_mutated(
     name: str, op: torch._ops.OpOverload, values: Mapping[str, Any]
 ) -> tuple[dict[str, Any], list[torch.Tensor]]:

@@ -121,9 +121,12 @@ def _inline(
         args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), found.__getitem__)
         return kernel(*args, **kwargs)
 
-    functional = torch.func.functionalize(call, remove="mutations")
-    with torch.no_grad():
-        traced = make_fx(functional, decomposition_table=decompositions)(*[n.meta["val"] for n in inputs])
+    functional = binding_higher_order.functional(call)
+    try:
+        with torch.no_grad():
+            traced = make_fx(functional, decomposition_table=decompositions)(*[n.meta["val"] for n in inputs])
+    except Exception as e:
+        raise GraphError(f"the kernel of {node.target} is not made of operators that a program can have: {e}") from e
     for n in traced.graph.nodes:
         if n.op == "get_attr":
             value, name = _get(traced, n), _fresh_name(module)
