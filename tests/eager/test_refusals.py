@@ -144,6 +144,13 @@ def test_results_given_as_out():
     assert torch.linalg.solve(matrix, x, out=torch.empty(0, device="tpu")).tolist() == [0.0, 0.5, 1.0]
 
 
+def test_lists_given_as_out():
+    x = torch.arange(6.0, device="tpu").view(3, 2)
+    out = [torch.empty(0, device="tpu") for _ in range(3)]
+    torch.unbind_copy(x, out=out)
+    assert [t.tolist() for t in out] == [[0.0, 1.0], [2.0, 3.0], [4.0, 5.0]]
+
+
 def test_strides_over_the_storage():
     results = []
     for device in ("cpu", "tpu"):

@@ -56,10 +56,10 @@ def build(spec: Spec) -> Callable[..., Any]:
         try:
             made = plans_module.make(spec, bound)
         except NeedsResize as e:
-            if any(0 in bound[name].stride() and bound[name].numel() > 1 for name, _, _ in e.sizes):
+            if any(0 in t.stride() and t.numel() > 1 for t, _, _ in e.sizes):
                 refusals.check(spec.op, bound)  # some kernels look before they resize
-            for name, size, stride in e.sizes:
-                _resize_out(bound[name], size, stride)
+            for t, size, stride in e.sizes:
+                _resize_out(t, size, stride)
             return None
         if len(plans) >= _PLAN_LIMIT:
             for old in list(plans)[: _PLAN_LIMIT // 4]:

@@ -399,7 +399,7 @@ def _trace(spec: Spec, values: dict[str, Any], device: int) -> Trace:
             continue
         bound[p.name] = _bind(p, values[p.name], slots, numbers, wide)
     outs = [p.name for p in spec.params if p.out]
-    results_given = bool(outs) and all(isinstance(values.get(n), torch.Tensor) for n in outs)
+    results_given = bool(outs) and all(values.get(n) is not None for n in outs)
     if asked is None and spec.mutated and not results_given:
         # Only mutated operands (fused optimizer steps): each gets a value like its old one.
         mutated = sorted((s for s in slots if s.mutated), key=lambda s: s.param not in outs)
@@ -542,15 +542,16 @@ def _ask_meta(spec: Spec, values: dict[str, Any]) -> Asked:
     if any(a.name == "device" for a in spec.op._schema.arguments):
         asked["device"] = torch.device("meta")
     outs = [p.name for p in spec.params if p.out]
+    results: list[Any] | None = None
+    wanted: list[Any] | None = None
     try:
         results = _results(spec.op, call_with(spec.op, asked), asked)
-        wanted = [asked[n] for n in outs]
-    except NotImplementedError:
+        wanted = refusals.tensors([asked[n] for n in outs])
+    except NotImplementedError:  # the twin may have a meta kernel where an out= form has none
         if spec.op is spec.twin:
             raise
-        results = wanted = None  # the twin may have a meta kernel where an out= form has none
     if spec.op is spec.twin:
-        twin = results or []
+        results = twin = results or []
     else:
         inputs = {n: _as_meta(v) for n, v in asked.items() if n not in outs}
         twin = _results(spec.twin, call_with(spec.twin, inputs), inputs)
@@ -587,9 +588,9 @@ def _ask_lowering(spec: Spec, bound: dict[str, Any], slots: list[Slot], numbers:
 
 
 class NeedsResize(Exception):
-    """An ``out=`` tensor has another shape than the result: (parameter, size, strides)."""
+    """``out=`` tensors have other shapes than the results: (tensor, size, strides)."""
 
-    def __init__(self, sizes: list[tuple[str, tuple[int, ...], tuple[int, ...]]]):
+    def __init__(self, sizes: list[tuple[torch.Tensor, tuple[int, ...], tuple[int, ...]]]):
         super().__init__(sizes)
         self.sizes = sizes
 
@@ -597,9 +598,9 @@ class NeedsResize(Exception):
 def _check_out_shapes(outs: list[str], values: dict[str, Any], wanted: Sequence[tuple[Any, Any]]) -> None:
     """Compare the tensors given as ``outs`` with the sizes (and strides, if they have to be made) of the results."""
     changed = [
-        (name, tuple(size), tuple(stride))
-        for name, (size, stride) in zip(outs, wanted, strict=False)
-        if isinstance(values.get(name), torch.Tensor) and size != values[name].shape
+        (t, tuple(size), tuple(stride))
+        for t, (size, stride) in zip(refusals.tensors([values.get(n) for n in outs]), wanted, strict=False)
+        if size != t.shape
     ]
     if changed:
         raise NeedsResize(changed)
