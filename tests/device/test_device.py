@@ -8,6 +8,7 @@ from device.support import run
 FORMS = ["tpu", "tpu:0", torch.device("tpu"), torch.device("tpu", 0), torch.device(type="tpu", index=0), 0]
 
 
+# Symptom: `t.to(1)` / `.to("tpu:0")` / `.to(torch.device("tpu", 0))` mean what they mean for CUDA.
 @pytest.mark.parametrize("form", FORMS, ids=str)
 def test_every_form_names_the_device(form):
     for t in (torch.ones(2).to(form), torch.ones(2, device=form), torch.tensor([1.0, 1.0], device=form)):

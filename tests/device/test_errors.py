@@ -93,6 +93,7 @@ def test_what_is_not_supported_says_so(make):
     assert "segmentation" not in str(e.value).lower() and len(str(e.value)) > 10
 
 
+# Symptom: allocation failure is `torch.OutOfMemoryError` that names the size.
 def test_out_of_memory():
     before = torch.tpu.memory_stats()["num_ooms"]
     with pytest.raises(torch.OutOfMemoryError, match=r"tpu:0 is out of memory: .*MiB are free"):

@@ -117,6 +117,7 @@ def test_a_training_loop_does_not_grow():
     assert torch.tpu.memory_stats()["allocation.all.current"] == tensors
 
 
+# Symptom: a deleted model's memory is back at once.
 def test_a_deleted_models_memory_is_back():
     before = held()
     m = torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.GELU(), torch.nn.Linear(256, 256)).to("tpu")

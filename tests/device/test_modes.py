@@ -7,6 +7,7 @@ import torch
 
 from device.support import run
 
+# Symptom: an index out of range raises IndexError (at the latest at the next synchronization).
 BAD = {
     "gather": lambda t: torch.gather(t, 0, torch.tensor([9], device="tpu")),
     "index": lambda t: t[torch.tensor([9], device="tpu")],

@@ -25,6 +25,7 @@ MOVES = {
 }  # fmt: skip
 
 
+# Symptom: weights tied before `.to("tpu")` stay tied; an optimizer built before `.to` still trains them.
 @pytest.mark.parametrize("move", MOVES.values(), ids=MOVES)
 def test_ties_and_identity(move):
     m = tied()
@@ -70,6 +71,7 @@ def test_no_gradient_stays_none_and_frozen_stays_frozen():
     assert m.weight.grad is None and not m.bias.requires_grad and m.weight.requires_grad
 
 
+# Symptom: `module.half()` after `.to("tpu")`.
 @pytest.mark.parametrize("convert, dtype", [
     (lambda m: m.half(), torch.float16), (lambda m: m.bfloat16(), torch.bfloat16),
     (lambda m: m.double(), torch.float64),

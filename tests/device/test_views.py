@@ -19,6 +19,7 @@ def agree(f, *shape, dtype=torch.float32):
             assert g.stride() == e.stride() and g.storage_offset() == e.storage_offset()
 
 
+# Symptoms: `torch.split`/`chunk` results alias their base; in-place on a view of a view, then reading the base.
 WRITES = {
     "select": lambda b: b[1].mul_(2),
     "slice": lambda b: b[:, 1:3].zero_(),
@@ -31,6 +32,10 @@ WRITES = {
     "split_with_sizes": lambda b: b.split_with_sizes([2, 4], 1)[0].zero_(),
     "tensor_split": lambda b: b.tensor_split(3, 1)[2].sub_(1),
     "unbind": lambda b: b.unbind(1)[4].fill_(-1),
+    "vsplit": lambda b: b.vsplit(2)[1].zero_(),
+    "dsplit": lambda b: b.view(2, 2, 6).dsplit(3)[1].neg_(),
+    "split twice": lambda b: b.split(2)[1].split(3, 1)[0].add_(5),
+    "chunk of a transposed": lambda b: b.t().chunk(3)[2].mul_(2),
     "hsplit": lambda b: b.hsplit(2)[0].zero_(),
     "narrow": lambda b: b.narrow(1, 2, 3).mul_(b.narrow(1, 0, 3).clone()),
     "diagonal": lambda b: b.diagonal().fill_(0),
@@ -97,6 +102,7 @@ def test_an_earlier_view_sees_later_writes():
     agree(f, 4, 6)
 
 
+# Symptom: `view_as_complex`/`view_as_real` alias.
 def test_complex_views_alias():
     def f(b):
         c = torch.view_as_complex(b.view(4, 3, 2))
@@ -134,6 +140,7 @@ def test_expanded():
         e.add_(1)
 
 
+# Symptom: `x.data = y` must be seen by older aliases as in PyTorch; `.data` with a new shape.
 def test_data_semantics():
     def f(b):
         alias, view = b.detach(), b[0]

@@ -12,6 +12,7 @@ def _programs() -> int:
     return torch.tpu.compiler.stats()["programs"]
 
 
+# Symptom: 10,000 steps of a training loop do not grow memory.
 def test_ten_thousand_steps_are_flat():
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 1)).to("tpu")
