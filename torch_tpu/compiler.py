@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 
@@ -32,9 +34,40 @@ def misses() -> list[dict[str, Any]]:
     from torch_tpu.runtime import programs
 
     return [
-        {"label": m.label, "seconds": m.seconds, "from_disk": m.from_disk, "nearest": m.nearest, "differs": m.differs}
+        {
+            "label": m.label,
+            "seconds": m.seconds,
+            "from_disk": m.from_disk,
+            "nearest": m.nearest,
+            "differs": m.differs,
+            "where": m.where,
+            "nbytes": m.nbytes,
+        }
         for m in programs.cache.stats.misses
     ]
+
+
+def explain() -> str:
+    """Why programs were compiled, as text: for each one what it is, the user's line that asked for it, what was new
+    against the nearest earlier program of its kind, seconds and size; at the end the total.
+
+    ``TORCH_TPU_EXPLAIN=1`` in the environment prints the same to stderr while the program runs.
+    """
+    from torch_tpu.runtime import explain as explaining
+    from torch_tpu.runtime import programs
+
+    return explaining.report(programs.cache.stats)
+
+
+def custom_compiler_options(options: Mapping[str, Any]) -> AbstractContextManager[None]:
+    """XLA's compiler options for what ``torch.compile`` compiles inside the block.
+
+    Args:
+      options: name -> value, as XLA knows them (``{"xla_tpu_enable_latency_hiding_scheduler": True}``).
+    """
+    from torch_tpu.compile.options import custom_compiler_options as context
+
+    return context(options)
 
 
 def clear_cache(*, disk: bool = False) -> None:

@@ -42,7 +42,7 @@ def compile_graph(
     chosen = compile_options.options_of(mode, options)
     if not uses_tpu(module, inputs):
         return module.forward
-    name = f"graph {next(_number)}{_origin(module)}"
+    name = f"graph{_origin(module)} #{next(_number)}"
 
     def compiler(kind: str) -> Callable[..., Any]:
         def compiled(graph: GraphModule, example_inputs: Sequence[Any]) -> Graph:

@@ -42,6 +42,13 @@ class CacheDirectory:
         self._lock = threading.Lock()
         self._writes = 0
 
+    def size_of(self, name: str) -> int:
+        """Bytes of a stored blob; 0 if there is none."""
+        try:
+            return (self.path / name).stat().st_size
+        except OSError:
+            return 0
+
     def read(self, name: str) -> bytes | None:
         if not self._ready():
             return None

@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from jax.experimental import serialize_executable
 
-from torch_tpu.runtime import errors, platform
+from torch_tpu.runtime import errors, explain, platform
 from torch_tpu.runtime.cache_dir import CacheDirectory
 
 PERSIST_VARIABLE = "TORCH_TPU_PERSISTENT_CACHE"
@@ -60,6 +60,8 @@ class Miss:
     from_disk: bool
     nearest: str
     differs: list[str]
+    where: str = ""  # the user's line
+    nbytes: int = 0  # of the stored program; 0 where none is stored
 
 
 @dataclasses.dataclass
@@ -88,6 +90,9 @@ class ProgramCache:
         self._lock = threading.RLock()
         self.directory = CacheDirectory() if os.environ.get(PERSIST_VARIABLE, "1") != "0" else None
         self.listeners: list[Callable[[str, float, bool], None]] = []
+        self._explains = explain.wanted()
+        if self._explains:
+            explain.print_from_now_on(self.stats)
 
     def get(
         self,
@@ -149,7 +154,8 @@ class ProgramCache:
             kept = notes()
             if name:
                 self._save(name, compiled, kept, calls_lapack)
-        self._count(key, label, time.perf_counter() - start, loaded is not None)
+        size = self.directory.size_of(name) if self.directory is not None and name else 0
+        self._count(key, label, time.perf_counter() - start, loaded is not None, size)
         return Program(key, label, compiled, kept, compiled)
 
     def _load(self, name: str, device: int) -> tuple[jax.stages.Compiled, Any] | None:
@@ -177,7 +183,7 @@ class ProgramCache:
             return
         self.directory.write(name, blob)
 
-    def _count(self, key: tuple[Any, ...], label: str, seconds: float, from_disk: bool) -> None:
+    def _count(self, key: tuple[Any, ...], label: str, seconds: float, from_disk: bool, nbytes: int) -> None:
         with self._lock:
             s = self.stats
             if from_disk:
@@ -186,12 +192,15 @@ class ProgramCache:
             else:
                 s.compiled += 1
                 s.compile_seconds += seconds
-            earlier = self._by_label.setdefault(label, [])
+            earlier = self._by_label.setdefault(label.partition(" #")[0], [])
             nearest, differs = _nearest(key, earlier)
             earlier.append(key)
             del earlier[:-_KEEP_KEYS]
-            s.misses.append(Miss(label, seconds, from_disk, nearest, differs))
+            miss = Miss(label, seconds, from_disk, nearest, differs, explain.user_line(), nbytes)
+            s.misses.append(miss)
             del s.misses[:-_KEEP_MISSES]
+        if self._explains:
+            explain.say([miss])
         for listener in self.listeners:
             listener(label, seconds, from_disk)
 
@@ -229,10 +238,24 @@ def _size(aval: Any) -> int:
 def _nearest(key: tuple[Any, ...], earlier: Sequence[tuple[Any, ...]]) -> tuple[str, list[str]]:
     best: tuple[int, str, list[str]] | None = None
     for other in earlier:
-        differs = [f"{a!r} (was {b!r})" for a, b in zip(key, other, strict=False) if a != b]
+        differs = list(_differences(key, other))
         if best is None or len(differs) < best[0]:
             best = (len(differs), repr(other)[:300], [d[:300] for d in differs])
     return (best[1], best[2]) if best else ("", [])
+
+
+def _differences(new: Any, old: Any) -> Iterator[str]:
+    """What differs, as deep down as it can be said: a shape, a dtype, a static argument."""
+    if new == old:
+        return
+    nested = isinstance(new, tuple) and isinstance(old, tuple) and len(new) == len(old)
+    if nested and not all(isinstance(x, int) for x in (*new, *old)):
+        for a, b in zip(new, old, strict=True):
+            yield from _differences(a, b)
+    elif isinstance(new, str) and len(new) == 64:
+        yield "another graph"
+    else:
+        yield f"{new!r} (was {old!r})"
 
 
 def _file_name(key: tuple[Any, ...]) -> str:
