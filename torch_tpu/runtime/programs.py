@@ -254,6 +254,8 @@ def _differences(new: Any, old: Any) -> Iterator[str]:
             yield from _differences(a, b)
     elif isinstance(new, str) and len(new) == 64:
         yield "another graph"
+    elif isinstance(new, tuple) and isinstance(old, tuple) and new and old and isinstance(new[0], str):
+        yield f"{new[0]} (was {old[0]})"
     else:
         yield f"{new!r} (was {old!r})"
 
