@@ -83,7 +83,13 @@ def on_host(op: Operator, *args: Any, **kwargs: Any) -> Any:
 
 def host_kernel(name: str) -> Callable[..., Any]:
     """``on_host`` for the operator called ``"aten::packet.overload"``."""
-    return lambda *args, **kwargs: on_host(find(name), *args, **kwargs)
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        op = find(name)
+        assert op is not None
+        return on_host(op, *args, **kwargs)
+
+    return kernel
 
 
 def refuse_nested(op: Operator, *args: Any, **kwargs: Any) -> Any:

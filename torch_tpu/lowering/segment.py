@@ -31,9 +31,9 @@ class _Segments:
     """
 
     def __init__(self, data: Any, lengths: Any, offsets: Any, axis: int, unsafe: bool = True):
-        if lengths is None and offsets is None:
-            raise RuntimeError("segment_reduce(): Either lengths or offsets must be defined.")
         given = lengths if offsets is None else offsets
+        if given is None:
+            raise RuntimeError("segment_reduce(): Either lengths or offsets must be defined.")
         _check_integers(given)
         self.axis = axis % data.ndim
         self.batch = math.prod(data.shape[: self.axis])
