@@ -20,12 +20,22 @@ def _library(namespace: str) -> torch.library.Library:
     return found
 
 
+def leave_alone(kernel: Callable[..., Any]) -> None:
+    """Keep Dynamo out of a kernel and of what it calls: where a graph breaks, operators run between its parts."""
+    code = getattr(kernel, "__code__", None)
+    if code is not None:
+        dynamo = torch._C._dynamo.eval_frame
+        skip = dynamo._FrameExecStrategy(dynamo._FrameAction.SKIP, dynamo._FrameAction.SKIP)
+        dynamo.set_code_exec_strategy(code, skip)
+
+
 def register(name: str, kernel: Callable[..., Any], *, key: str = KEY, with_keys: bool = False) -> None:
     """Make ``kernel`` what the dispatcher calls for ``"ns::op.overload"`` on device tensors.
 
     Args:
       with_keys: the kernel takes the dispatch key set first.
     """
+    leave_alone(kernel)
     namespace, _, op = name.partition("::")
     # Library.impl would check and record more, at ten times the cost for each of two thousand operators.
     library = _library(namespace).m
@@ -38,6 +48,7 @@ _fallbacks: list[torch.library.Library] = []
 
 def register_fallback(kernel: Callable[..., Any], key: str) -> None:
     """Make ``kernel`` what the dispatcher calls under ``key`` for operators without a kernel there."""
+    leave_alone(kernel)
     library = torch.library.Library("_", "IMPL")
     library.fallback(kernel, key)
     _fallbacks.append(library)

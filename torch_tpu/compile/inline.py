@@ -7,6 +7,7 @@ of the program, and of the program's name in the persistent cache.
 
 from __future__ import annotations
 
+import contextlib
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -20,6 +21,7 @@ from torch_tpu.binding import dispatcher
 from torch_tpu.binding import higher_order as binding_higher_order
 from torch_tpu.compile import control, operators
 from torch_tpu.compile.errors import GraphError, at_line
+from torch_tpu.eager.foreach import element_of
 from torch_tpu.eager.spec import arguments, overload_name, spec_for
 
 _TRACED = ("flex_attention", "flex_attention_backward")
@@ -73,6 +75,8 @@ def _kernel_of(module: GraphModule, node: Node) -> Callable[..., Any] | None:
         return None
     if not isinstance(target, torch._ops.OpOverload):
         return None
+    if target._schema.name.startswith("aten::_foreach_") and element_of(target) is None:
+        return _kernel(target)
     spec = spec_for(target) if target.namespace == "aten" else None
     if (spec is not None and not spec.mutated) or operators.find(target) is not None:
         return None
@@ -122,9 +126,11 @@ def _inline(
         return kernel(*args, **kwargs)
 
     functional = binding_higher_order.functional(call)
+    fakes = [n.meta["val"] for n in inputs]
+    mode = torch._guards.detect_fake_mode(fakes) or contextlib.nullcontext()
     try:
-        with torch.no_grad():
-            traced = make_fx(functional, decomposition_table=decompositions)(*[n.meta["val"] for n in inputs])
+        with torch.no_grad(), mode:  # what the kernel makes itself is a fake tensor too
+            traced = make_fx(functional, decomposition_table=decompositions)(*fakes)
     except Exception as e:
         raise GraphError(f"the kernel of {node.target} is not made of operators that a program can have: {e}") from e
     for n in traced.graph.nodes:

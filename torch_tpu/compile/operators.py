@@ -6,7 +6,6 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import jax
 import jax.numpy as jnp
 import torch
 from torch.fx import Node
@@ -165,48 +164,22 @@ def divided(op: Any, bound: dict[str, Any], fake: Any, context: Context, node: N
 
 def _foreach_handler(op: Any) -> Handler | None:
     """A foreach operator as its element's operator, applied to each element."""
-    schema = op._schema
-    lists = [str(a.type).startswith("List[") for a in schema.arguments]
     element = element_of(op)
+    if element is None:
+        return None
+    target = find_operator(element.name)
+    lists = [a.name for a in op._schema.arguments if str(a.type).startswith("List[")]
 
     def handler(op: Any, bound: dict[str, Any], fake: Any, context: Context, node: Node | None) -> Any:
         from torch_tpu.compile.evaluate import call_operator
 
-        columns = {
-            a.name: bound[a.name] if many else None
-            for a, many in zip(schema.arguments, lists, strict=True)
-            if a.name in bound
-        }
-        count = len(next(c for c in columns.values() if c is not None))
         made = []
-        for i in range(count):
-            one = {n: bound[n] if c is None else c[i] for n, c in columns.items()}
-            target, arguments = _element(op, element, one)
-            made.append(call_operator(target, (), arguments, fake[i], context, None))
+        for i, result in enumerate(fake):
+            one = [v[i] if n in lists else v for n, v in bound.items()]
+            made.append(call_operator(target, (), dict(zip(element.params, one, strict=False)), result, context, None))
         return made
 
     return handler
-
-
-def _element(op: Any, element: Any, values: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """The operator of one element, and its arguments by name."""
-    if element is not None:
-        name = element.name
-        found = find_operator(name)
-        return found, dict(zip(element.params, values.values(), strict=False))
-    base = op._schema.name.removeprefix("aten::_foreach_")
-    packet = getattr(torch.ops.aten, base, None)
-    given = list(values.values())
-    for overload in packet.overloads() if packet is not None else ():
-        candidate = getattr(packet, overload)
-        arguments = candidate._schema.arguments
-        fits = len(arguments) >= len(given) and all(
-            isinstance(v, (jax.Array, dtypes.Scalar)) == str(a.type).startswith("Tensor")
-            for a, v in zip(arguments, given, strict=False)
-        )
-        if fits and all(a.has_default_value() for a in arguments[len(given) :]) and spec_for(candidate) is not None:
-            return candidate, dict(zip((a.name for a in arguments), given, strict=False))
-    raise GraphError(f"{overload_name(op)} has no lowering for tpu")
 
 
 def meta(shape: tuple[int, ...], dtype: torch.dtype) -> registry.Meta:

@@ -7,6 +7,7 @@ through as the tensor that it is, and views of inputs are made as views: neither
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import sys
 from collections.abc import Sequence
@@ -103,7 +104,7 @@ class Graph:
         self.host_part: host.HostPart | None = None
         self.written_on_host: list[tuple[int, int]] = []  # (position of the input, position among the host's results)
         self.outputs = self._outputs(placeholders)
-        self.results = list({o.value: o for o in self.outputs if o.kind == "program"}.values())
+        self.results = [Output("program", i, n.meta["val"]) for i, n in enumerate(self.result_nodes)]
         self.digest = identity.digest(module)
         self.plans: dict[Any, Plan] = {}
         self.unpaddable = ""  # why a graph of symbolic sizes is compiled for each size
@@ -137,6 +138,7 @@ class Graph:
                     raise GraphError("a CPU tensor is overwritten with values of the device inside a compiled graph")
                 self.written_on_host.append((position[x.node], on_host.setdefault(value, len(on_host))))
         results: Any = self.nodes[-1].args[0]
+        sharing = collections.Counter(_viewed(a) or a for a in results if isinstance(a, Node))
         for a in results:
             if not isinstance(a, Node):
                 found.append(Output("constant", a))
@@ -154,6 +156,8 @@ class Graph:
                 found.append(Output("host", on_host.setdefault(a, len(on_host)), fake))
             elif source is not None and source in position and source not in written and not on_cpu:
                 found.append(Output("view", position[source], (fake, source.meta["val"])))
+            elif source is not None and source not in position and sharing[source] > 1 and not on_cpu:
+                found.append(Output("part", order.setdefault(source, len(order)), (fake, source.meta["val"])))
             else:
                 found.append(Output("program", order.setdefault(a, len(order)), fake, on_cpu))
         self.result_nodes = tuple(order)
@@ -303,6 +307,8 @@ class Graph:
             return copies.to_host(made[o.value])
         if o.kind == "host":
             return on_host[o.value]
+        if o.kind == "part":
+            return _view_of(made[o.value], *o.fake, plan.sizes)
         return self.handed_through(o, args, plan.sizes)
 
     @staticmethod
@@ -314,13 +320,7 @@ class Graph:
             return o.value
         if o.kind == "size":
             return concrete(o.fake, sizes)
-        fake, source = o.fake
-        base = args[o.value]
-        size, stride, offset, start = concrete(
-            (fake.shape, fake.stride(), fake.storage_offset(), source.storage_offset()), sizes
-        )
-        with torch.no_grad():
-            return base.as_strided(size, stride, base.storage_offset() + offset - start)
+        return _view_of(args[o.value], *o.fake, sizes)
 
     def _written_order(self, donate: tuple[int, ...]) -> list[int]:
         """The order of new values among the results: XLA gives the first the memory of the first donated operand."""
@@ -403,6 +403,15 @@ class Graph:
             size, stride, dtype = _dense(o.fake, plan.sizes)
             laid.append(views.lay_out(dtypes.cast(value, dtype), size, stride, layout))
         return [*laid, *([jnp.stack([c.report for c in made])] if made else [])]
+
+
+def _view_of(base: torch.Tensor, fake: torch.Tensor, source: torch.Tensor, sizes: Sizes) -> torch.Tensor:
+    """The view of a tensor that ``fake`` is of ``source``."""
+    size, stride, offset, start = concrete(
+        (fake.shape, fake.stride(), fake.storage_offset(), source.storage_offset()), sizes
+    )
+    with torch.no_grad():
+        return base.as_strided(size, stride, base.storage_offset() + offset - start)
 
 
 def _buffer(t: torch.Tensor) -> Buffer:
