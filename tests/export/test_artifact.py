@@ -18,9 +18,8 @@ import pytest
 import torch
 from torch.export import Dim
 
-from torch_tpu.export import ArtifactError
-
 from export.support import TOLERANCE, ConvNet, Mlp, gpt2
+from torch_tpu.export import ArtifactError
 
 export = torch.tpu.export
 HERE = pathlib.Path(__file__).parent

@@ -14,10 +14,9 @@ import pytest
 import torch
 from torch.export import Dim
 
+from export.support import ConvNet, Mlp, check, compare, moved
 from torch_tpu.export import ArtifactError, ExportError
 from torch_tpu.export.structure import Structure
-
-from export.support import ConvNet, Mlp, check, compare, moved
 
 export = torch.tpu.export
 Pair = collections.namedtuple("Pair", "first second")
@@ -83,6 +82,16 @@ def test_a_written_view_and_a_written_transposed_argument(path: pathlib.Path) ->
     assert base.sum().item() == 12 and base[:, 2:5].sum().item() == 12
     base = torch.zeros(3, 4, device="tpu")
     assert artifact(base.T).item() == 12 and base.sum().item() == 12
+
+
+def test_a_written_argument_that_is_passed_twice() -> None:
+    artifact = exported(lambda a, b: a.add_(1) + b, X.clone(), X.clone())
+    x = X.to("tpu")
+    compare(artifact(x.clone(), x), X + 1 + X)
+    with pytest.raises(ValueError, match="args_0 and args_1 share memory, and the program writes to it"):
+        artifact(x, x)
+    with pytest.raises(ValueError, match="share memory"):
+        artifact(x, x.reshape(2, 6).reshape(4, 3))
 
 
 def test_written_buffers_are_updated_in_place() -> None:

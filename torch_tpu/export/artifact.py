@@ -188,6 +188,8 @@ class Artifact:
         )
 
     def _run(self, plan: _Plan, device: int, leaves: Sequence[Any], tensors: Sequence[torch.Tensor]) -> Any:
+        if self.signature.written_inputs:
+            self._refuse_shared(leaves)
         n_weights = len(self._buffers)
         whole = [_whole(t, layout) for t, layout in zip(tensors, plan.layouts[n_weights:], strict=True)]
         found = [*self._buffers, *(binding_tensor.buffer_of(t) for t in whole)]
@@ -216,6 +218,16 @@ class Artifact:
                 jax.block_until_ready(results)
             modes.raise_failed()
         return self._outputs(leaves, results[n:], device)
+
+    def _refuse_shared(self, leaves: Sequence[Any]) -> None:
+        """The program takes an argument that it writes as memory of its own."""
+        written, inputs = self.signature.written_inputs, self.signature.inputs
+        first: dict[int, int] = {}
+        for i in self._tensor_at:
+            at = first.setdefault(id(binding_tensor.buffer_of(leaves[i])), i)
+            if at != i and (at in written or i in written):
+                names = f"{inputs[at].name} and {inputs[i].name}"
+                raise ValueError(f"{names} share memory, and the program writes to it: pass a clone of one")
 
     def _written(self, given: torch.Tensor, whole: torch.Tensor) -> None:
         """An argument's buffer, or its copy's, has a new value."""
