@@ -91,6 +91,7 @@ _LAZY = {
     "precision": "torch_tpu.binding.precision",
     "compiler": "torch_tpu.compiler",
     "export": "torch_tpu.export",
+    "aot": "torch_tpu.aot",
 }
 
 __all__ = [

@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import sys
 
-from torch_tpu.cli import info
+from torch_tpu.cli import info, plan
 
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="torch-tpu", description="A native PyTorch backend for Google TPUs.")
     commands = parser.add_subparsers(dest="command", metavar="command")
     info.add_parser(commands)
+    plan.add_parser(commands)
     args = parser.parse_args(argv)
     if args.command is None:
         parser.print_help()

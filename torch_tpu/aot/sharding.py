@@ -1,0 +1,74 @@
+"""How a model's tensors are laid over the devices of a slice."""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch_tpu.aot.chips import Topology
+from torch_tpu.aot.compiler import Partitioning
+from torch_tpu.aot.program import Program, Value
+
+# By dimension: None (whole), the name of a mesh axis, or several names.
+Partition = Sequence[str | Sequence[str] | None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Shardings:
+    """A mesh and rules: the first pattern that an operand's name matches says how it is split.
+
+    Names are those of ``named_parameters()``; inputs are ``args.0``, ``kwargs.name``. What no rule matches is whole on
+    every device::
+
+        Shardings({"tensor": 4}, {"*.q_proj.weight": ("tensor", None), "*.o_proj.weight": (None, "tensor")})
+    """
+
+    mesh: Mapping[str, int]
+    rules: Mapping[str, Partition]
+
+    @property
+    def devices(self) -> int:
+        return math.prod(self.mesh.values())
+
+    def partition(self, value: Value) -> Partition | None:
+        """Raises ValueError where a rule does not fit the operand's shape."""
+        for pattern, partition in self.rules.items():
+            if fnmatch.fnmatchcase(value.name, pattern):
+                self._check(value, pattern, partition)
+                return partition
+        return None
+
+    def _check(self, value: Value, pattern: str, partition: Partition) -> None:
+        if len(partition) > len(value.shape):
+            raise ValueError(
+                f"sharding of {value.name} by {pattern!r}: {len(partition)} entries for shape {list(value.shape)}"
+            )
+        for size, axes in zip(value.shape, partition, strict=False):
+            names = [axes] if isinstance(axes, str) else list(axes or ())
+            unknown = [n for n in names if n not in self.mesh]
+            if unknown:
+                raise ValueError(
+                    f"sharding of {value.name}: no mesh axis {unknown[0]!r}; there are: {', '.join(self.mesh)}"
+                )
+            parts = math.prod(self.mesh[n] for n in names)
+            if size % parts:
+                raise ValueError(
+                    f"sharding of {value.name}: size {size} of {list(value.shape)} is no multiple of {parts}"
+                )
+
+
+def partitioning(shardings: Shardings, program: Program, where: Topology) -> Partitioning:
+    """The mesh and every operand's partition.
+
+    Raises:
+      ValueError: the mesh has more devices than the slice, or a rule does not fit.
+    """
+    if shardings.devices > where.devices:
+        raise ValueError(
+            f"a mesh of {shardings.devices} devices ({dict(shardings.mesh)}) on {where.name}, which has {where.devices}"
+        )
+    partitions: list[Any] = [shardings.partition(v) for v in program.operands]
+    return Partitioning(shardings.mesh, partitions)
