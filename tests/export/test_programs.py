@@ -84,6 +84,11 @@ def test_a_written_view_and_a_written_transposed_argument(path: pathlib.Path) ->
     assert artifact(base.T).item() == 12 and base.sum().item() == 12
 
 
+def test_a_conjugate_argument() -> None:
+    z = torch.randn(3, dtype=torch.complex64)
+    compare(exported(lambda z: z + 1, z)(z.to("tpu").conj()), z.conj() + 1)
+
+
 def test_a_written_argument_that_is_passed_twice() -> None:
     artifact = exported(lambda a, b: a.add_(1) + b, X.clone(), X.clone())
     x = X.to("tpu")

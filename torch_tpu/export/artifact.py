@@ -288,10 +288,11 @@ def _error(name: str) -> type[Exception]:
 
 def _whole(t: torch.Tensor, layout: Layout) -> torch.Tensor:
     """The tensor itself where its buffer's array is its values; else a copy of which that is true."""
-    if binding_tensor.buffer_of(t).layout is layout and t.is_contiguous():
+    lazy = t.is_conj() or t.is_neg()
+    if not lazy and binding_tensor.buffer_of(t).layout is layout and t.is_contiguous():
         return t
     with torch.no_grad():
-        return t.clone(memory_format=torch.contiguous_format)
+        return t.resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
 
 
 def _tensor(array: jax.Array, device: int) -> torch.Tensor:
