@@ -55,7 +55,7 @@ ORDERS = {
     "median": lambda x: x.median(-1), "median of all": lambda x: x.median(), "nanmedian": lambda x: x.nanmedian(0),
     "kthvalue": lambda x: x.kthvalue(2, 0), "mode": lambda x: x.mode(-1)[0],
     "quantile": lambda x: x.double().quantile(0.3),
-    "sort": lambda x: x.sort(-1, stable=True), "topk": lambda x: x.topk(2)[0], "msort": torch.msort,
+    "sort": lambda x: x.sort(dim=-1, stable=True), "topk": lambda x: x.topk(2)[0], "msort": torch.msort,
     "histogram": lambda x: torch.histogram(x.float(), 4), "histc": lambda x: torch.histc(x.float(), 4),
     "histogram of edges": lambda x: torch.histogram(x.float(), torch.tensor([-1.0, 0, 2, 9], device=x.device)),
     "bucketize": lambda x: torch.bucketize(x, torch.tensor([0, 3, 6], device=x.device)),

@@ -271,3 +271,13 @@ def test_complex_powers_are_accurate():
     exact = base.to(torch.complex128) ** exponent.to(torch.complex128)
     got = run("aten::pow.Tensor_Tensor", base, exponent)[0].to(torch.complex128)
     torch.testing.assert_close(got, exact, rtol=2e-7, atol=0)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bool"])
+@pytest.mark.parametrize("name", ["aten::gcd", "aten::lcm"])
+def test_divisors_of_what_is_no_integer(name, dtype):
+    from torch_tpu.lowering import registry
+
+    x = jnp.ones(3, dtype)
+    with pytest.raises(NotImplementedError, match="expected integers"):
+        registry.get(name).fn(x, x)

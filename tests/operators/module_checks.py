@@ -54,9 +54,13 @@ def dtypes_of(info: ModuleInfo) -> list[torch.dtype]:
     return [torch.float32, others[zlib.crc32(info.name.encode()) % len(others)]]
 
 
-def _without_dropout(m: torch.nn.Module) -> torch.nn.Module:
-    """What is random cannot be compared by value; test_random.py has its statistics."""
+def _determined(m: torch.nn.Module, call: Call, dtype: torch.dtype) -> torch.nn.Module:
+    """What is random cannot be compared by value: no dropout, and windows of fractional pools that are given."""
     for part in m.modules():
+        if isinstance(part, (torch.nn.FractionalMaxPool2d, torch.nn.FractionalMaxPool3d)):
+            rank = 2 if isinstance(part, torch.nn.FractionalMaxPool2d) else 3
+            shape = call.args[0].shape[: call.args[0].ndim - rank]
+            part._random_samples = torch.rand(*[1] * (2 - len(shape)), *shape, rank, dtype=dtype)
         if isinstance(part, torch.nn.modules.dropout._DropoutNd):
             part.p = 0.0
         elif isinstance(getattr(part, "dropout", None), float):
@@ -64,10 +68,11 @@ def _without_dropout(m: torch.nn.Module) -> torch.nn.Module:
     return m
 
 
-def _made(info: ModuleInfo, given: ModuleInput, dtype: torch.dtype, *, training: bool) -> torch.nn.Module:
+def _made(info: ModuleInfo, given: ModuleInput, dtype: torch.dtype, call: Call, *, training: bool) -> torch.nn.Module:
     arguments = given.constructor_input
     torch.manual_seed(3)
-    return _without_dropout(info.module_cls(*arguments.args, **arguments.kwargs)).to(dtype).train(training)
+    made = info.module_cls(*arguments.args, **arguments.kwargs)
+    return _determined(made, call, dtype).to(dtype).train(training)
 
 
 def _ran(m: torch.nn.Module, call: Call) -> list[Any]:
@@ -100,7 +105,7 @@ def _same_state(m: torch.nn.Module, other: torch.nn.Module) -> bool:
 
 def _pair(info: ModuleInfo, given: ModuleInput, dtype: torch.dtype, call: Call, *, training: bool) -> Any:
     """The module on CPU and on the device. A lazy one becomes what it is going to be on the device."""
-    there = _made(info, given, dtype, training=training)
+    there = _made(info, given, dtype, call, training=training)
     if not info.is_lazy:
         here, there = there, copy.deepcopy(there).to("tpu")
     else:

@@ -153,6 +153,8 @@ def _binary_gcd_step(pair: tuple[Any, Any]) -> tuple[Any, Any]:
 
 @register("aten::gcd", promote=Promotion.DEFAULT)
 def gcd(self: Any, other: Any) -> Any:
+    if not jnp.issubdtype(self.dtype, jnp.integer):
+        raise NotImplementedError(f"gcd: expected integers, got {self.dtype}")
     a, b = jnp.broadcast_arrays(jnp.abs(self), jnp.abs(other))
     return lax.while_loop(lambda pair: jnp.any(pair[1] != 0), _binary_gcd_step, (a, b))[0]
 
