@@ -53,3 +53,28 @@ def test_heads_in_another_order_are_left_alone(monkeypatch):
     got = torch.compile(tiled, fullgraph=True)(*(a.to("tpu") for a in args))
     torch.testing.assert_close(got.cpu(), tiled(*args))
     assert forward and not any(forward)
+
+
+def put(cache, at, new):
+    return cache.index_copy(1, torch.arange(new.shape[1], device=cache.device) + at, new)
+
+
+def test_consecutive_rows_are_one_block(monkeypatch):
+    torch._dynamo.reset()
+    found = count(monkeypatch, "_consecutive_rows")
+    cache, new = torch.randn(2, 10, 3), torch.randn(2, 4, 3)
+    compiled = torch.compile(put, fullgraph=True)
+    for at in (0, 3, 6):
+        got = compiled(cache.to("tpu"), torch.tensor(at, device="tpu"), new.to("tpu"))
+        assert torch.equal(got.cpu(), put(cache, torch.tensor(at), new))
+    assert any(found)
+    with pytest.raises(IndexError, match="index 10 is out of bounds for dimension 1 with size 10"):
+        compiled(cache.to("tpu"), torch.tensor(7, device="tpu"), new.to("tpu")).cpu()
+
+
+def test_rows_at_a_tensor_of_positions_are_scattered(monkeypatch):
+    torch._dynamo.reset()
+    found = count(monkeypatch, "_consecutive_rows")
+    cache, new, at = torch.randn(2, 10, 3), torch.randn(2, 4, 3), torch.tensor([7, 0, 3, 1])
+    got = torch.compile(put, fullgraph=True)(cache.to("tpu"), at.to("tpu"), new.to("tpu"))
+    assert torch.equal(got.cpu(), put(cache, at, new)) and not any(found)

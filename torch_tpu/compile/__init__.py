@@ -5,6 +5,7 @@
 ``evaluate``       an FX graph of aten operators evaluated on JAX arrays, with the lowerings of eager
 ``operators``      graph operators that are no lowering: views as values, foreach lists, bookkeeping
 ``control``        cond, while_loop, scan, associative_scan and other higher-order operators
+``rewrite``        graphs made better before they are partitioned: grouped attention, block updates of a cache
 ``identity``       the text that a graph's program is known by, in this process and in later ones
 ``runner``         running a graph: operands from tensors, donation of what it overwrites, results as tensors
 =================  ======================================================================================

@@ -5,15 +5,26 @@ XLA fuses what is written as it would be written for it. It does not see that at
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import jax.numpy as jnp
 import torch
+from jax import lax
 from torch.fx import GraphModule, Node
+
+from torch_tpu.compile import operators
+from torch_tpu.lowering import checks
+
+if TYPE_CHECKING:
+    from torch_tpu.compile.evaluate import Context
 
 _aten = torch.ops.aten
 _ATTENTION = _aten._scaled_dot_product_fused_attention_overrideable.default
 _ATTENTION_BACKWARD = _aten._scaled_dot_product_fused_attention_overrideable_backward.default
 _RESHAPES = (_aten.view.default, _aten._unsafe_view.default, _aten.reshape.default)
+_library = torch.library.Library("torch_tpu_graph", "DEF")
+_library.define("update_range(Tensor self, int dim, Tensor start, Tensor source) -> Tensor")
+_UPDATE_RANGE = torch.ops.torch_tpu_graph.update_range.default
 _SAME = (_aten.clone.default, _aten.alias.default, _aten.slice.Tensor)
 
 
@@ -25,6 +36,8 @@ def simplify(module: GraphModule) -> GraphModule:
             changed |= _group_forward(node)
         elif node.op == "call_function" and node.target is _ATTENTION_BACKWARD:
             changed |= _group_backward(node)
+        elif node.op == "call_function" and node.target is _aten.index_copy.default:
+            changed |= _consecutive_rows(node)
     if changed:
         module.graph.eliminate_dead_code()
         module.recompile()
@@ -60,6 +73,38 @@ def _group_backward(node: Node) -> bool:
         total.replace_all_uses_with(grouped)
     node.meta["val"] = tuple(results)
     return True
+
+
+def _consecutive_rows(node: Node) -> bool:
+    """``index_copy`` at arange(n) + start (how a static cache takes new tokens) writes one block: no scatter."""
+    this, dim, index, source = node.args
+    if not isinstance(index, Node) or index.target is not _aten.add.Tensor or index.kwargs:
+        return False
+    for rows, start in (index.args, reversed(index.args)):  # type: ignore[misc]
+        is_range = isinstance(rows, Node) and rows.target is _aten.arange.default and len(_shape(rows)) == 1
+        if (
+            is_range
+            and isinstance(start, Node)
+            and isinstance(start.meta.get("val"), torch.Tensor)
+            and _shape(start) == ()
+        ):
+            node.target = _UPDATE_RANGE
+            node.args = (this, dim, start, source)
+            return True
+    return False
+
+
+@operators.handles("torch_tpu_graph::update_range")
+def update_range(op: Any, bound: dict[str, Any], fake: Any, context: Context, node: Node | None) -> Any:
+    """``self`` with ``source`` from position ``start`` of ``dim`` on."""
+    this, start, source = bound["self"], bound["start"], bound["source"]
+    dim = bound["dim"] % this.ndim
+    size, rows = this.shape[dim], source.shape[dim]
+    # The index that index_copy would name: the first one, or the last.
+    worst = jnp.where(start < 0, start, start + (rows - 1))
+    message = f"index_copy: index {{value}} is out of bounds for dimension {dim} with size {size}"
+    checks.require((start < 0) | (start + rows > size), worst, message, checks.IndexOutOfRange)
+    return lax.dynamic_update_slice_in_dim(this, source.astype(this.dtype), start.astype(jnp.int32), dim)
 
 
 def _shape(x: Any) -> tuple[Any, ...]:
