@@ -157,10 +157,10 @@ def _refused(
     memory = _memory(program, resident)
     known = sum(memory.values())
     available = found.available or topology.chip.usable
-    if found.required is not None and "temporaries" in found.message:
-        memory["temporaries"] = found.required
-    elif found.required is not None and found.required > known:
-        memory["temporaries"] = found.required - known
+    # "for HLO temporaries", as the compiler says, means everything: operands and results too.
+    own = known - sum(resident.values())
+    if found.required is not None and found.required > own:
+        memory["temporaries"] = found.required - own
     peak = max(sum(memory.values()), found.required or 0)
     nbytes = sum(v.nbytes for v in program.operands) + sum(
         v.nbytes for v in program.results[len(program.donated) :]

@@ -69,11 +69,14 @@ class Tracer:
             fakes = [f.detach() for f in fakes]
 
         def call(*flat: Any) -> Any:
-            with self.state.holding([_leaf(t, h.tensor, grad) for t, h in zip(flat, held, strict=True)]):
+            given = [_leaf(t, h.tensor, grad) for t, h in zip(flat, held, strict=True)]
+            # A function may compute gradients itself; a module that is called for its outputs does not.
+            with self.state.holding(given), torch.set_grad_enabled(grad or not is_module):
                 out = self.state.box[""](*self.state.box["args"], **self.state.box["kwargs"])
                 return (_loss_of(out, loss),) if grad else tuple(_tensors(out))
 
         names, roles = [h.name for h in held], [h.role for h in held]
+        is_module = isinstance(self.state.box[""], torch.nn.Module)
         graphs = self._capture(call, fakes, grad)
         if not grad:
             return [_inference("forward", graphs["inference"], names, roles)]
