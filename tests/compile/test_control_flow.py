@@ -6,7 +6,7 @@ from torch._higher_order_ops import associative_scan, scan, while_loop
 from torch._higher_order_ops.map import map as map_
 from torch.utils.checkpoint import checkpoint
 
-from compile.support import check, compiled
+from compile.support import check, compiled, on
 
 
 def grad(*shape):
@@ -53,6 +53,22 @@ def test_while_loop():
 
     for n in (0, 1, 7):
         check(fn, torch.tensor(n), torch.randn(3))
+
+
+def test_while_loop_with_a_number():
+    def fn(x):
+        return while_loop(lambda i, x: i < 4, lambda i, x: (i + 1, x * 1.5), (0, x))
+
+    n, y = compiled(fn)(torch.ones(3, device="tpu"))
+    assert n == 4 and y.tolist() == [1.5**4] * 3
+
+
+def test_scan_of_symbolic_sizes():
+    run = compiled(
+        lambda x: scan(lambda c, a: (c + a.sum(), c.expand(a.shape[0]) * 1), x[0, 0] * 0, x)[1], dynamic=True
+    )
+    for n in (4, 5):
+        assert run(torch.ones(3, n, device="tpu")).tolist() == [[0.0] * n, [n] * n, [2.0 * n] * n]
 
 
 def test_backward_of_while_loop_says_what_to_use():
@@ -118,3 +134,31 @@ def test_nested_compile_region():
     torch.testing.assert_close(y, torch.tanh(torch.tanh(x @ w) @ w))
     y.sum().backward()
     assert x.grad is not None
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_flex_attention(masked):
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    def score(s, b, h, i, j):
+        return s + (i - j) * 0.01
+
+    def run(q, k, v):
+        mask = create_block_mask(lambda b, h, i, j: i >= j, None, None, 128, 128, device="tpu") if masked else None
+        return compiled(lambda q, k, v: flex_attention(q, k, v, score_mod=score, block_mask=mask, enable_gqa=True))(
+            q, k, v
+        )
+
+    theirs = grad(2, 4, 128, 16), grad(2, 2, 128, 16), grad(2, 2, 128, 16)
+    ours = on("tpu", theirs)
+    at = torch.arange(128)
+    bias = (at[:, None] - at) * 0.01
+    if masked:
+        bias = bias.masked_fill(at[:, None] < at, -torch.inf)
+    expected = torch.nn.functional.scaled_dot_product_attention(*theirs, attn_mask=bias, enable_gqa=True)
+    got = run(*ours)
+    torch.testing.assert_close(got.detach().cpu(), expected.detach(), rtol=1e-4, atol=1e-5)
+    expected.square().sum().backward()
+    got.square().sum().backward()
+    for a, b in zip(ours, theirs):
+        torch.testing.assert_close(a.grad.cpu(), b.grad, rtol=1e-3, atol=1e-4)

@@ -91,3 +91,13 @@ def test_a_function_can_be_kept_from_dynamo_with_all_that_it_calls():
     registration.leave_alone(outer)
     assert torch.compile(outer, backend=count)(torch.ones(2)).tolist() == [2, 2]
     assert seen == [False]
+
+
+def test_flex_attention_asks_one_function_for_the_device():
+    from torch.nn.attention import flex_attention
+
+    assert flex_attention._validate_device._allows_tpu
+    cpu = torch.ones(1, requires_grad=True)
+    with pytest.raises(NotImplementedError, match="does not support backward on CPU"):
+        flex_attention._validate_device(cpu, cpu, cpu)
+    assert "_validate_device(query, key, value)" in inspect.getsource(flex_attention.flex_attention)

@@ -10,7 +10,13 @@ from typing import Any
 
 import torch
 import torch._subclasses.fake_tensor
+from torch._guards import detect_fake_mode
+from torch._prims import rng_prims
 from torch.fx import GraphModule
+from torch.fx.node import map_arg
+
+fake_mode_of = detect_fake_mode
+"""The mode that fake tensors belong to, or None."""
 
 fake_tensors_off = torch._subclasses.fake_tensor.unset_fake_temporarily
 """A block in which tensors are real, inside of a trace."""
@@ -30,7 +36,7 @@ def functional(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 def copies_of_mutated(
     name: str, op: torch._ops.OpOverload, values: Mapping[str, Any]
-) -> tuple[dict[str, Any], list[torch.Tensor]]:
+) -> tuple[dict[str, Any], list[Any]]:
     """The arguments of ``auto_functionalized`` or ``auto_functionalized_v2`` with copies of what ``op`` mutates.
 
     Returns:
@@ -72,7 +78,7 @@ def keep_random_states_on_device(module: GraphModule) -> None:
 
     The partitioner, which saves them for what backward computes again, takes them for states of the CPU's generator.
     """
-    save, use = torch._prims.rng_prims.run_and_save_rng_state, torch._prims.rng_prims.run_with_rng_state
+    save, use = rng_prims.run_and_save_rng_state, rng_prims.run_with_rng_state
     for node in module.graph.nodes:
         if node.target is save:
             parts = {u.args[1]: u for u in node.users}
@@ -82,7 +88,7 @@ def keep_random_states_on_device(module: GraphModule) -> None:
         elif node.target is use:
             state, op, *args = node.args
             fakes = [n.meta["val"] for n in module.graph.nodes if isinstance(n.meta.get("val"), torch.Tensor)]
-            given, kwargs = torch.fx.node.map_arg((args, node.kwargs), lambda n: n.meta["val"])
+            given, kwargs = map_arg((args, node.kwargs), lambda n: n.meta["val"])
             with next(t for t in fakes if t.device.type == "tpu").fake_mode:
                 node.meta["val"] = op(*given, **kwargs)
             state.meta["val"] = _key_like(node.meta["val"])

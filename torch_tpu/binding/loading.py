@@ -56,6 +56,7 @@ def register() -> None:
         backends,
         conversion,
         dynamo,
+        flex,
         generator,
         pinning,
         printing,
@@ -72,6 +73,7 @@ def register() -> None:
     accelerator.install()
     conversion.install()
     dynamo.install()
+    flex.install()
     storage.install()
     pinning.install()
     printing.install()

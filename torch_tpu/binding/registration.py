@@ -24,7 +24,7 @@ def leave_alone(kernel: Callable[..., Any]) -> None:
     """Keep Dynamo out of a kernel and of what it calls: where a graph breaks, operators run between its parts."""
     code = getattr(kernel, "__code__", None)
     if code is not None:
-        dynamo = torch._C._dynamo.eval_frame
+        dynamo = torch._C._dynamo.eval_frame  # pyright: ignore[reportAttributeAccessIssue]
         skip = dynamo._FrameExecStrategy(dynamo._FrameAction.SKIP, dynamo._FrameAction.SKIP)
         dynamo.set_code_exec_strategy(code, skip)
 

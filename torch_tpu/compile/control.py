@@ -70,9 +70,13 @@ class _Body:
     inside found, and ``notes`` what they are, once it has been traced.
     """
 
-    def __init__(self, graph: Subgraph, operands: Sequence[Any], context: Context):
+    def __init__(self, graph: Subgraph, operands: Sequence[Any], context: Context, carried: int = 0):
         self.graph, self.context = graph, context
-        self.kinds = [o.kind if isinstance(o, dtypes.Scalar) else None for o in operands]
+        # Numbers that a loop carries are operands; the others (sizes) are part of the program.
+        self.operands = [
+            dtypes.Scalar(None, type(o)) if i < carried and isinstance(o, (bool, int, float)) else o
+            for i, o in enumerate(operands)
+        ]
         self.notes: list[checks.Check] = []
         self.is_random = draws(graph.module)
         outputs: Any = next(n for n in reversed(graph.module.graph.nodes) if n.op == "output").args[0]
@@ -84,7 +88,10 @@ class _Body:
         return self.context.next_key() if self.is_random else jax.random.key(0, impl="threefry2x32")
 
     def __call__(self, key: Any, arrays: Sequence[Any]) -> tuple[list[Any], Any]:
-        operands = [a if k is None else dtypes.Scalar(a, k) for a, k in zip(arrays, self.kinds, strict=True)]
+        operands = [
+            dtypes.Scalar(a, o.kind) if isinstance(o, dtypes.Scalar) else a if isinstance(o, jax.Array) else o
+            for a, o in zip(arrays, self.operands, strict=True)
+        ]
         with checks.collect() as made:
             found = self.graph(operands, self.context, key if self.is_random else None)
         self.notes = [c._replace(report=None) for c in made]
@@ -155,7 +162,7 @@ def cond(node: Node, args: tuple[Any, ...], kwargs: dict[str, Any], context: Con
 def while_loop(node: Node, args: tuple[Any, ...], kwargs: dict[str, Any], context: Context) -> Any:
     condition, body, carried, additional = args
     more = [*carried, *additional]
-    test, step = _Body(_graph(condition), more, context), _Body(_graph(body), more, context)
+    test, step = (_Body(_graph(g), more, context, len(carried)) for g in (condition, body))
     key, rest = step.key(), _arrays(additional)
     first = _arrays(carried)
     count = step.count(key, [*first, *rest])
@@ -180,7 +187,7 @@ def while_loop(node: Node, args: tuple[Any, ...], kwargs: dict[str, Any], contex
     _, _, last, found, looked = lax.while_loop(lambda state: state[0], run, start)
     step.report(found)
     test.report(looked)
-    return last
+    return [dtypes.Scalar(v, type(o)) if isinstance(o, (bool, int, float)) else v for v, o in zip(last, carried)]
 
 
 @handles("scan")

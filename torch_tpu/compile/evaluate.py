@@ -87,7 +87,7 @@ def evaluate(module: GraphModule, operands: Sequence[Any], context: Context, pre
     """The graph's outputs for the values of its placeholders (arrays, ``dtypes.Scalar``, Python numbers)."""
     values: dict[Node, Any] = {}
     rest = iter(operands)
-    last_use = _last_uses(module)
+    last_use = last_uses(module, context.results or ())
     for node in module.graph.nodes:
         if node.op == "placeholder":
             values[node] = next(rest)
@@ -117,9 +117,9 @@ def draws(module: GraphModule) -> bool:
     return any(draws(child) for child in module.children() if isinstance(child, GraphModule))
 
 
-def _last_uses(module: GraphModule) -> dict[Node, list[Node]]:
-    """Node -> the nodes that nobody needs after it."""
-    seen: set[Node] = set()
+def last_uses(module: GraphModule, wanted: Sequence[Node]) -> dict[Node, list[Node]]:
+    """Node -> the nodes that nobody needs after it; those ``wanted`` are needed to the end."""
+    seen = set(wanted)
     last: dict[Node, list[Node]] = {}
     for node in reversed(module.graph.nodes):
         for used in node.all_input_nodes:
@@ -169,11 +169,28 @@ def _call(module: GraphModule, node: Node, values: Mapping[Node, Any], context: 
     raise GraphError(f"{node.op} of {target!r} is not supported in a compiled graph")
 
 
+# What PyTorch's functions of symbolic numbers are for numbers that the program computes.
+_OF_NUMBERS: dict[str, Callable[..., Any]] = {
+    "sym_float": lambda a: a.astype(np.float64),
+    "sym_int": lambda a: jnp.trunc(a).astype(np.int64),
+    "sym_ite": jnp.where,
+    "sym_max": jnp.maximum,
+    "sym_min": jnp.minimum,
+    "sym_not": jnp.logical_not,
+}
+
+
 def _plain_function(target: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if target is operator.getitem:
         return args[0][args[1]]
-    if any(isinstance(a, jax.Array) for a in args):
-        raise GraphError(f"{getattr(target, '__name__', target)} of a tensor's value needs that value on the host")
+    if any(isinstance(a, dtypes.Scalar) for a in args):  # arithmetic on numbers that the program computes
+        name = getattr(target, "__name__", str(target))
+        compute = _OF_NUMBERS.get(name, target)
+        if compute is target and getattr(operator, name, None) is not target:
+            raise GraphError(f"{name} of a tensor's value needs that value on the host")
+        result = compute(*(a.array if isinstance(a, dtypes.Scalar) else a for a in args), **kwargs)
+        kind = {"b": bool, "f": float}.get(np.dtype(result.dtype).kind, int)
+        return dtypes.Scalar(result.astype(dtypes.to_jax(operators.NUMBER_TYPES[kind])), kind)
     return target(*args, **kwargs)
 
 

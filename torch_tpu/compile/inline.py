@@ -16,6 +16,7 @@ import torch
 from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+from torch.fx.node import map_arg
 
 from torch_tpu.binding import dispatcher
 from torch_tpu.binding import higher_order as binding_higher_order
@@ -122,12 +123,12 @@ def _inline(
 
     def call(*values: Any) -> Any:
         found = {**graphs, **dict(zip(inputs, values, strict=True))}
-        args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), found.__getitem__)
+        args, kwargs = map_arg((node.args, node.kwargs), found.__getitem__)
         return kernel(*args, **kwargs)
 
     functional = binding_higher_order.functional(call)
     fakes = [n.meta["val"] for n in inputs]
-    mode = torch._guards.detect_fake_mode(fakes) or contextlib.nullcontext()
+    mode = binding_higher_order.fake_mode_of(fakes) or contextlib.nullcontext()
     try:
         with torch.no_grad(), mode:  # what the kernel makes itself is a fake tensor too
             traced = make_fx(functional, decomposition_table=decompositions)(*fakes)
@@ -171,7 +172,5 @@ def _replace(module: GraphModule, node: Node, result: Any) -> None:
         if isinstance(result, (list, tuple)) and user.target is operator.getitem:
             _replace(module, user, result[user.args[1]])  # type: ignore[index]
         else:
-            user.args, user.kwargs = torch.fx.node.map_arg(
-                (user.args, user.kwargs), lambda n: result if n is node else n
-            )  # type: ignore[assignment]
+            user.args, user.kwargs = map_arg((user.args, user.kwargs), lambda n: result if n is node else n)  # type: ignore[assignment]
     module.graph.erase_node(node)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import jax.numpy as jnp
 import torch
 from torch.fx import Node
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from torch_tpu.compile.errors import GraphError
 from torch_tpu.eager.foreach import element_of
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
 
 Handler = Callable[[Any, dict[str, Any], Any, "Context", "Node | None"], Any]
 _HANDLERS: dict[str, Handler] = {}
+
+
+# The dtype of a number that a program computes.
+NUMBER_TYPES = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}
 
 
 def handles(*names: str) -> Callable[[Handler], Handler]:
@@ -49,6 +54,11 @@ def find(op: Any) -> Handler | None:
         if copy is not None:
             return functools.partial(_as_copy, copy)
     return None
+
+
+def is_computed_number(value: Any) -> bool:
+    """Whether a number of the graph is known when the program has run, not before."""
+    return isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)) and bool(free_unbacked_symbols(value))
 
 
 def copy_form(op: Any) -> Spec | None:
@@ -93,7 +103,15 @@ def size(op: Any, bound: dict[str, Any], fake: Any, context: Context, node: Node
     return concrete(fake, context.sizes)
 
 
-@handles("aten::_assert_async", "aten::_assert_async.msg", "aten::_assert_scalar", "aten::_assert_tensor_metadata",
+@handles("aten::_assert_async", "aten::_assert_async.msg", "aten::_functional_assert_async.msg")
+def assert_async(op: Any, bound: dict[str, Any], fake: Any, context: Context, node: Node | None) -> Any:
+    """A false value is an error when the device is next waited for."""
+    what = bound.get("assert_msg", "Expected Tensor with single nonzero value, but got zero")
+    checks.require(bound["self"] == 0, bound["self"], what.replace("{", "{{").replace("}", "}}"), RuntimeError)
+    return bound.get("dep_token")
+
+
+@handles("aten::_assert_scalar", "aten::_assert_tensor_metadata",
          "aten::sym_constrain_range", "aten::sym_constrain_range_for_size")  # fmt: skip
 def promise(op: Any, bound: dict[str, Any], fake: Any, context: Context, node: Node | None) -> Any:
     """What the graph's maker knows of its values; nothing to compute."""
@@ -142,10 +160,11 @@ def as_strided(op: Any, bound: dict[str, Any], fake: Any, context: Context, node
 
 @handles("aten::_local_scalar_dense", "aten::item")
 def item(op: Any, bound: dict[str, Any], fake: Any, context: Context, node: Node | None) -> Any:
-    raise GraphError(
-        "the value of a tensor is needed on the host (.item(), int(), bool()) while the graph runs; leave it a tensor, "
-        "or let the graph break there (fullgraph=False)"
-    )
+    """A number that the program computes: an operand of what comes after, or a result; no size."""
+    self = bound["self"]
+    kind = dtypes.to_torch(self.dtype)
+    number = bool if kind == torch.bool else complex if kind.is_complex else float if kind.is_floating_point else int
+    return dtypes.Scalar(self.reshape(()).astype(dtypes.to_jax(NUMBER_TYPES[number])), number)
 
 
 @handles("prims::convert_element_type")

@@ -28,7 +28,7 @@ from torch_tpu.compile import options as compile_options
 from torch_tpu.compile.bucketed import Bucketed
 from torch_tpu.compile.errors import GraphError
 from torch_tpu.compile.evaluate import Context, Sizes, concrete, draws, evaluate
-from torch_tpu.compile.operators import copy_form
+from torch_tpu.compile.operators import NUMBER_TYPES, copy_form, is_computed_number
 from torch_tpu.compile.padded import Unpaddable
 from torch_tpu.eager import copies, modes, views
 from torch_tpu.eager.plan import SOLE_REFERENCES
@@ -104,7 +104,7 @@ class Graph:
         self.host_part: host.HostPart | None = None
         self.written_on_host: list[tuple[int, int]] = []  # (position of the input, position among the host's results)
         self.outputs = self._outputs(placeholders)
-        self.results = [Output("program", i, n.meta["val"]) for i, n in enumerate(self.result_nodes)]
+        self.results = [Output("program", i, _fake_of(n)) for i, n in enumerate(self.result_nodes)]
         self.digest = identity.digest(module)
         self.plans: dict[Any, Plan] = {}
         self.unpaddable = ""  # why a graph of symbolic sizes is compiled for each size
@@ -138,6 +138,7 @@ class Graph:
                     raise GraphError("a CPU tensor is overwritten with values of the device inside a compiled graph")
                 self.written_on_host.append((position[x.node], on_host.setdefault(value, len(on_host))))
         results: Any = self.nodes[-1].args[0]
+        self.output_nodes = tuple(results)
         sharing = collections.Counter(_viewed(a) or a for a in results if isinstance(a, Node))
         for a in results:
             if not isinstance(a, Node):
@@ -145,8 +146,10 @@ class Graph:
                 continue
             fake = a.meta.get("val")
             if not isinstance(fake, torch.Tensor):
-                kind = "argument" if a in position else "size"
-                found.append(Output(kind, position.get(a), fake))
+                if is_computed_number(fake) and a not in position:
+                    found.append(Output("number", order.setdefault(a, len(order)), fake))
+                else:
+                    found.append(Output("argument" if a in position else "size", position.get(a), fake))
                 continue
             source = _viewed(a)
             on_cpu = fake.device.type == "cpu"
@@ -307,6 +310,8 @@ class Graph:
             return copies.to_host(made[o.value])
         if o.kind == "host":
             return on_host[o.value]
+        if o.kind == "number":
+            return made[o.value].item()
         if o.kind == "part":
             return _view_of(made[o.value], *o.fake, plan.sizes)
         return self.handed_through(o, args, plan.sizes)
@@ -403,6 +408,16 @@ class Graph:
             size, stride, dtype = _dense(o.fake, plan.sizes)
             laid.append(views.lay_out(dtypes.cast(value, dtype), size, stride, layout))
         return [*laid, *([jnp.stack([c.report for c in made])] if made else [])]
+
+
+def _fake_of(node: Node) -> torch.Tensor:
+    """What a result of the program looks like; a number is a tensor of no dimensions."""
+    value = node.meta["val"]
+    if isinstance(value, torch.Tensor):
+        return value
+    kind = int if isinstance(value, torch.SymInt) else float if isinstance(value, torch.SymFloat) else bool
+    with fake_tensors_off():
+        return torch.empty((), dtype=NUMBER_TYPES[kind], device="meta")
 
 
 def _view_of(base: torch.Tensor, fake: torch.Tensor, source: torch.Tensor, sizes: Sizes) -> torch.Tensor:
