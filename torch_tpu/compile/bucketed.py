@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
+from torch.fx import Node
 
 from torch_tpu.binding import generator
 from torch_tpu.binding import tensor as binding_tensor
@@ -26,7 +27,7 @@ from torch_tpu.runtime import errors, platform, programs, rng, transfer
 from torch_tpu.runtime.buffers import Buffer, Layout, canonical_strides
 
 if TYPE_CHECKING:
-    from torch_tpu.compile.runner import Graph, Output
+    from torch_tpu.compile.runner import Graph
 
 # Inputs up to this size are padded on the way through the host, which compiles nothing; on XLA:CPU all are, since
 # host memory is the device's.
@@ -48,11 +49,19 @@ class Bucketed:
     def __init__(self, graph: Graph, user_outputs: int | None):
         if graph.written_at or graph.host_part is not None or graph.number_at or graph.uploaded:
             raise Unpaddable("the graph overwrites an input, computes on the host, or takes a tensor from there")
-        if any(o.kind in ("host", "part") or o.download for o in graph.outputs):
+        if any(o.kind in ("host", "number", "part") or o.download for o in graph.outputs):
             raise Unpaddable("a result is on the host")
         self.graph = graph
         self.user_outputs = len(graph.outputs) if user_outputs is None else user_outputs
         self.plans: dict[Any, _Plan] = {}
+        # Position among the program's results of each output that it computes: here each view is a result of its own.
+        self.at: dict[int, int] = {}
+        nodes: dict[Node, int] = {}
+        for position, (o, node) in enumerate(zip(graph.outputs, graph.output_nodes, strict=True)):
+            if o.kind in ("program", "part"):
+                self.at[position] = nodes.setdefault(node, len(nodes))
+        self.result_nodes = tuple(nodes)
+        self.results = [n.meta["val"] for n in nodes]
         self.symbolic = tuple(_is_symbolic(graph.inputs[i].node.meta["val"]) for i in graph.device_at)
 
     def __call__(self, args: Sequence[Any], found: Sequence[Buffer], sizes: Sizes) -> list[Any]:
@@ -86,7 +95,7 @@ class Bucketed:
 
     def _padded(self, t: torch.Tensor, buffer: Buffer, fake: torch.Tensor, buckets: Sizes) -> Any:
         """The tensor in the bucket's shape: as it lies, if an earlier program left it padded."""
-        size, stride = concrete((tuple(fake.shape), tuple(fake.stride())), buckets)
+        size, stride = _dense(fake, buckets)
         layout = views.layout_of(size, stride, t.dtype, self.graph.device)
         if buffer.layout is layout and t.storage_offset() == 0 and t.stride() == stride:
             return buffer.force()
@@ -95,9 +104,11 @@ class Bucketed:
             flat = [w for pair in reversed(widths) for w in pair]
             made = torch.nn.functional.pad(t.detach(), flat)
             return binding_tensor.buffer_of(_strided(made, stride)).force()
-        host = np.asarray(binding_tensor.buffer_of(t.detach().contiguous()).force()).reshape(tuple(t.shape))
+        host = np.asarray(buffer.force()).reshape(-1).view(dtypes.to_jax(t.dtype))[int(t.storage_offset()) :]
         room = np.zeros(size, host.dtype)
-        room[tuple(slice(0, n) for n in t.shape)] = host
+        room[tuple(slice(0, n) for n in t.shape)] = np.lib.stride_tricks.as_strided(
+            host, tuple(t.shape), [n * host.itemsize for n in t.stride()]
+        )
         arranged = views.arrangement(size, stride)
         assert arranged is not None
         return transfer.put(np.ascontiguousarray(np.transpose(room, arranged[1])), self.graph.device)
@@ -117,10 +128,10 @@ class Bucketed:
     ) -> _Plan:
         graph = self.graph
         outs = []
-        for o in graph.results:
-            size, stride = _dense(o.fake, buckets)
-            layout = views.layout_of(size, stride, o.fake.dtype, graph.device)
-            outs.append((binding_tensor.factory(size, stride, o.fake.dtype, graph.device), layout, stride))
+        for fake in self.results:
+            size, stride = _dense(fake, buckets)
+            layout = views.layout_of(size, stride, fake.dtype, graph.device)
+            outs.append((binding_tensor.factory(size, stride, fake.dtype, graph.device), layout, stride))
         notes: list[tuple[str, type[Exception]]] = []
         key = (
             "buckets", graph.digest, tuple((str(s), int(b)) for s, b in buckets.items()),
@@ -152,20 +163,19 @@ class Bucketed:
             if view is not None:
                 values[i] = view.read(raw[k], None)
             else:
-                size, stride = concrete((tuple(fake.shape), tuple(fake.stride())), buckets)
+                size, stride = _dense(fake, buckets)
                 layout = views.layout_of(size, stride, fake.dtype, graph.device)
                 logical = views.solve(layout, size, stride, 0, layout.dtype).read(raw[k], None)
                 values[i] = lengths.padded(logical, fake)
         graph.spread_scalars(vectors, values)
         context = Context(buckets, key, graph.shaped_constants(constants))
         with checks.collect() as made:
-            computed = padded.evaluate(graph.module, values, context, lengths, graph.result_nodes)
+            computed = padded.evaluate(graph.module, values, context, lengths, self.result_nodes)
         notes[:] = [(c.message, c.error) for c in made]
-        laid = [self._laid(v, o, buckets) for v, o in zip(computed, graph.results, strict=True)]
+        laid = [self._laid(v, fake, buckets) for v, fake in zip(computed, self.results, strict=True)]
         return [*laid, *([jnp.stack([c.report for c in made])] if made else [])]
 
-    def _laid(self, value: Any, o: Output, buckets: Sizes) -> Any:
-        fake = o.fake
+    def _laid(self, value: Any, fake: torch.Tensor, buckets: Sizes) -> Any:
         value = value.array if isinstance(value, Padded) else value
         size, stride = _dense(fake, buckets)
         layout = views.layout_of(size, stride, fake.dtype, self.graph.device)
@@ -196,13 +206,15 @@ class Bucketed:
         made = [f.make(Buffer(layout, r)) for (f, layout, _), r in zip(plan.outs, results, strict=False)]
         out = []
         for position, o in enumerate(graph.outputs):
-            if o.kind != "program":
+            if position not in self.at:
                 out.append(graph.handed_through(o, args, sizes))
                 continue
-            t, size = made[o.value], concrete(tuple(o.fake.shape), sizes)
+            at = self.at[position]
+            t, fake = made[at], self.results[at]
+            size = concrete(tuple(fake.shape), sizes)
             if tuple(t.shape) != size:
                 with torch.no_grad():
-                    part, wanted = t.as_strided(size, plan.outs[o.value][2]), _dense(o.fake, sizes)[1]
+                    part, wanted = t.as_strided(size, plan.outs[at][2]), _dense(fake, sizes)[1]
                     strided = position < self.user_outputs and not _same_strides(part, wanted)
                     t = self._cut(t, part, wanted) if strided else part
             out.append(t)

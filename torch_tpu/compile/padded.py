@@ -22,7 +22,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from torch_tpu.compile.errors import at_line
-from torch_tpu.compile.evaluate import Context, _attribute, _flat, _last_uses, _value, concrete
+from torch_tpu.compile.evaluate import Context, _attribute, _flat, _value, concrete, last_uses
 from torch_tpu.eager.spec import overload_name
 
 
@@ -131,7 +131,7 @@ def evaluate(
 
     values: dict[Node, Any] = {}
     rest = iter(operands)
-    last_use = _last_uses(module)
+    last_use = last_uses(module, wanted)
     for node in module.graph.nodes:
         if node.op == "placeholder":
             values[node] = next(rest)

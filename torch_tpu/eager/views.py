@@ -5,7 +5,7 @@ the weight of one dimension (a *digit*); the view is then a slice in each digit,
 Where the strides of the array's own shape fit between them they become digits too, so that a slice of a
 two-dimensional array stays one and needs no relayout on a TPU.
 
-The starts of the slices are operands unless the offset is zero, so views that differ in their offset share a
+The starts of the slices are operands, but for front parts at offset zero, so views that differ in their offset share a
 program. Views whose strides do not divide one another (a diagonal) are read by splitting from the offset on;
 overlapping ones (sliding windows) by gather, as are writes to both.
 """
@@ -201,7 +201,9 @@ def _digit_view(
     offset: int, numel: int,
 ) -> View:  # fmt: skip
     moving = offset != 0
-    digits = tuple(Digit(r, e, moving and e < r) for r, e, _ in found)
+    # One element of many may be any of them (``timesteps[0]`` and ``timesteps[1]`` share a program); a front part that
+    # is read at offset zero most often is read there again.
+    digits = tuple(Digit(r, e, (moving or e == 1) and e < r) for r, e, _ in found)
     starts = tuple(s for d, (_, _, s) in zip(digits, found, strict=True) if d.moving)
     padded = math.prod(d.radix for d in digits)
     size, shape, base, dtype = common
