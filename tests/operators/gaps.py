@@ -33,6 +33,7 @@ GAPS = (
     Gap("chalf", "*", "*", _COMPLEX32),
     Gap("complex", "*", "float16", _COMPLEX32),
     Gap("view_as_complex", "*", "float16", _COMPLEX32),
+    Gap("narrow_copy", "out", "int*", "CPU ignores the strides of out= and writes elsewhere"),
     Gap("narrow_copy", "out", "int*", "CPU's kernel ignores the strides of out=, and writes elsewhere; CUDA's does not"),
     *(
         Gap(name, "compiled*", "*", _SIZE_OF_VALUES)
