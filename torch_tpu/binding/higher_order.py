@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import torch._subclasses.fake_tensor
 from torch._guards import detect_fake_mode
+from torch._library.utils import is_out as is_out_operator
 from torch._prims import rng_prims
 from torch.fx import GraphModule
 from torch.fx.node import map_arg
@@ -51,7 +52,7 @@ def copies_of_mutated(
             given[n] = _copied(given[n])
         return given, [given[n] for n in names]
     bases = given.pop("_all_bases", [])
-    is_out = torch._library.utils.is_out(op)
+    is_out = is_out_operator(op)
     given, copies = auto_functionalize._generate_new_op_kwargs_from_bases(
         op._schema, given, bases, tuple(range(len(bases))), is_out
     )

@@ -313,7 +313,7 @@ class Graph:
         if o.kind == "number":
             return made[o.value].item()
         if o.kind == "part":
-            return _view_of(made[o.value], *o.fake, plan.sizes)
+            return _view_of(made[o.value], o.fake, plan.sizes)
         return self.handed_through(o, args, plan.sizes)
 
     @staticmethod
@@ -325,7 +325,7 @@ class Graph:
             return o.value
         if o.kind == "size":
             return concrete(o.fake, sizes)
-        return _view_of(args[o.value], *o.fake, sizes)
+        return _view_of(args[o.value], o.fake, sizes)
 
     def _written_order(self, donate: tuple[int, ...]) -> list[int]:
         """The order of new values among the results: XLA gives the first the memory of the first donated operand."""
@@ -420,8 +420,9 @@ def _fake_of(node: Node) -> torch.Tensor:
         return torch.empty((), dtype=NUMBER_TYPES[kind], device="meta")
 
 
-def _view_of(base: torch.Tensor, fake: torch.Tensor, source: torch.Tensor, sizes: Sizes) -> torch.Tensor:
-    """The view of a tensor that ``fake`` is of ``source``."""
+def _view_of(base: torch.Tensor, fakes: tuple[torch.Tensor, torch.Tensor], sizes: Sizes) -> torch.Tensor:
+    """The view of a tensor that the first fake tensor is of the second."""
+    fake, source = fakes
     size, stride, offset, start = concrete(
         (fake.shape, fake.stride(), fake.storage_offset(), source.storage_offset()), sizes
     )
