@@ -113,7 +113,10 @@ class Worker:
         task, self.task = self.task, None
         assert task is not None and self.process is not None
         if line:
-            return json.loads(line)
+            result = json.loads(line)
+            if result.pop("last", False):
+                self.stop()
+            return result
         status = self.process.wait()
         self.results.close()
         message = f"ended with {status}"

@@ -90,8 +90,9 @@ def main() -> None:
             one = for_tpu(say) if task["check"] == "tpu" else run
         result = one(task, limit)
         torch.tpu.compiler.clear_cache()
-        say(result)
-        if resource.getrusage(resource.RUSAGE_SELF).ru_maxrss > _AT_MOST_MB * 1024:
+        full = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss > _AT_MOST_MB * 1024
+        say({**result, "last": True} if full else result)
+        if full:
             break  # the next task gets a new process
 
 

@@ -49,7 +49,7 @@ class Bucketed:
     def __init__(self, graph: Graph, user_outputs: int | None):
         if graph.written_at or graph.host_part is not None or graph.number_at or graph.uploaded:
             raise Unpaddable("the graph overwrites an input, computes on the host, or takes a tensor from there")
-        if any(o.kind in ("host", "number", "part") or o.download for o in graph.outputs):
+        if any(o.kind in ("host", "number") or o.download for o in graph.outputs):
             raise Unpaddable("a result is on the host")
         self.graph = graph
         self.user_outputs = len(graph.outputs) if user_outputs is None else user_outputs

@@ -195,9 +195,16 @@ def power(base: Any, exponent: Any) -> Any:
     base, exponent = jnp.broadcast_arrays(base, exponent)
     safe = jnp.where(base == 0, 1, base)
     zero_power = jnp.where(exponent == 0, 1, jnp.where(exponent.real > 0, 0, jnp.nan)).astype(base.dtype)
-    # In complex128: a rounding of the exponential's argument is the result's, times that argument.
-    wide = jnp.exp(exponent.astype(jnp.complex128) * jnp.log(safe.astype(jnp.complex128)))
-    return jnp.where(base == 0, zero_power, wide.astype(base.dtype))
+    return jnp.where(base == 0, zero_power, _complex_power(safe, exponent))
+
+
+def _complex_power(base: Any, exponent: Any) -> Any:
+    """exp(exponent * log(base)) in float64: a rounding of the exponential's argument is the result's, times that
+    argument. In real parts, since XLA:TPU has no complex128."""  # fmt: skip
+    x, y, p, q = (v.astype(jnp.float64) for v in (base.real, base.imag, exponent.real, exponent.imag))
+    modulus, angle = jnp.log(jnp.hypot(x, y)), jnp.arctan2(y, x)
+    size, turn = jnp.exp(p * modulus - q * angle), p * angle + q * modulus
+    return lax.complex(size * jnp.cos(turn), size * jnp.sin(turn)).astype(base.dtype)
 
 
 @register("aten::pow.Tensor_Tensor", "aten::pow.Scalar", promote=Promotion.DEFAULT)
