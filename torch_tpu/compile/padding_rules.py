@@ -39,7 +39,7 @@ NEUTRAL: dict[str, Any] = {
 }  # fmt: skip
 MOVES = {
     "permute", "transpose", "t", "unsqueeze", "squeeze", "expand", "alias", "detach", "clone", "_to_copy",
-    "lift_fresh_copy", "view_as_real", "view_as_complex", "prims::convert_element_type", "true_divide",
+    "lift_fresh_copy", "view_as_real", "view_as_complex", "prims::convert_element_type", "true_divide", "triu", "tril",
 }  # fmt: skip
 ZEROS = {
     "mm", "bmm", "addmm", "baddbmm", "dot", "mv", "convolution_backward", "native_layer_norm_backward",
