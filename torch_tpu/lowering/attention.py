@@ -84,7 +84,7 @@ def _sees_any(p: _Problem) -> Any:
 
 
 def _opened(bias: Any, sees_any: Any) -> Any:
-    """The mask with nothing hidden from a query that sees no key, so that its softmax is finite: its result does not count."""
+    """The mask with nothing hidden from a query that sees no key: its softmax is finite, and does not count."""
     if bias is None or sees_any is None:
         return bias
     return bias | ~sees_any if bias.dtype == jnp.bool_ else jnp.where(sees_any, bias, 0)
@@ -139,7 +139,11 @@ def fused_attention(
     p = _problem(query, key_, value, attn_bias, is_causal, scale)
     sees_any = _sees_any(p)
     scores = _scores(p, _opened(p.bias, sees_any))
-    peak = jnp.max(scores, axis=-1, keepdims=True) if scores.shape[-1] else jnp.zeros((*scores.shape[:-1], 1), scores.dtype)
+    peak = (
+        jnp.max(scores, axis=-1, keepdims=True)
+        if scores.shape[-1]
+        else jnp.zeros((*scores.shape[:-1], 1), scores.dtype)
+    )
     exponentials = jnp.exp(scores - peak)
     total = jnp.sum(exponentials, axis=-1, keepdims=True)
     weights = exponentials / total
