@@ -84,7 +84,8 @@ def test_the_type_is_that_of_cpu(name):
 
 
 @pytest.mark.parametrize("make", [
-    lambda: torch.empty(2, device="tpu", layout=torch.sparse_coo), lambda: torch.ones(2).to_sparse().to("tpu"),
+    lambda: torch.ones(2).to_mkldnn().to("tpu"), lambda: torch.empty(2, device="tpu", layout=torch._mkldnn),
+    lambda: torch.ones(2, dtype=torch.complex32, device="tpu"),
     lambda: torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.quint8).to("tpu"),
 ])  # fmt: skip
 def test_what_is_not_supported_says_so(make):

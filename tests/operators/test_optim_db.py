@@ -9,11 +9,13 @@ import copy
 import warnings
 from collections.abc import Iterator
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
 from compare import compare
 from mirror import mapped
+from torch.optim import asgd
 from torch.testing._internal.common_optimizers import OptimizerErrorEnum, OptimizerInfo, optim_db
 
 OPTIMIZERS: dict[str, OptimizerInfo] = {o.optim_cls.__name__: o for o in optim_db}
@@ -56,6 +58,10 @@ def _forms(info: OptimizerInfo) -> list[Settings]:
     return [dict.fromkeys(info.supported_impls, False), *({f: True} for f in info.supported_impls)]
 
 
+def _overwrites(name: str, settings: Settings) -> bool:
+    return name == "ASGD" and bool(settings.get("capturable")) and bool(settings.get("weight_decay"))
+
+
 def _cases() -> Iterator[Any]:
     """Every setting as the database gives it for an accelerator, in every form it supports."""
     for name, info in OPTIMIZERS.items():
@@ -66,9 +72,8 @@ def _cases() -> Iterator[Any]:
                 named = any(isinstance(x, torch.Tensor) for v in tensors for x in (v if type(v) is tuple else (v,)))
                 if named and chosen == "foreach" and not given.kwargs.get("capturable"):
                     continue  # PyTorch refuses it
-                overwrites = name == "ASGD" and given.kwargs.get("capturable") and given.kwargs.get("weight_decay")
-                if overwrites and chosen == "differentiable":
-                    continue  # PyTorch's step overwrites ``eta``, which its own graph has saved for the decay
+                if chosen == "differentiable" and _overwrites(name, given.kwargs):
+                    continue  # test_asgd_overwrites_what_it_saved
                 label = given.desc.replace(" ", "_").replace(",", "")
                 yield pytest.param(name, given.kwargs, form, id=f"{name}-{i}-{label}-{chosen}")
 
@@ -131,12 +136,26 @@ def _ran(name: str, settings: Settings, device: str, dtype: torch.dtype = torch.
     return [*found, *("None" if g is None else g for g in run.backward())] if run.differentiable else found
 
 
-@pytest.mark.parametrize(("name", "settings", "form"), _cases())
+@pytest.mark.parametrize(("name", "settings", "form"), list(_cases()))
 def test_steps(name: str, settings: Settings, form: Settings) -> None:
     reference = {**_plain(OPTIMIZERS[name], settings), "differentiable": True} if form.get("differentiable") else {}
     reference = reference or _plain(OPTIMIZERS[name], settings)
     got = _ran(name, {**settings, **form}, "tpu")
     compare(got, _ran(name, reference, "cpu"), lambda: _ran(name, reference, "cpu", torch.float64))
+
+
+@pytest.mark.parametrize("device", ["cpu", "tpu"])
+@pytest.mark.parametrize(
+    "settings", [g.kwargs for g in OPTIMIZERS["ASGD"].optim_inputs_func("cuda") if _overwrites("ASGD", g.kwargs)]
+)
+def test_asgd_overwrites_what_it_saved(device: str, settings: Settings) -> None:
+    """PyTorch's step writes to ``eta``, which its graph saved to multiply the decayed gradient: none has a gradient.
+
+    CPU takes no capturable form of its own accord; where it is let, its graph is as unusable as the device's.
+    """
+    allowed = mock.patch.object(asgd, "_get_capturable_supported_devices", lambda *_: ["cpu", "tpu"])
+    with allowed, pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        _ran("ASGD", {**settings, "differentiable": True, "foreach": False}, device)
 
 
 _EACH = pytest.mark.parametrize("name", list(OPTIMIZERS))
