@@ -183,8 +183,13 @@ class _Current(threading.local):
 _current = _Current()
 
 
+_defaults: dict[int, Stream] = {}
+
+
 def default_stream(device: Any = None) -> Stream:
-    return Stream(device)
+    index = devices.index_of(device)
+    found = _defaults.get(index)
+    return found if found is not None else _defaults.setdefault(index, Stream(index))
 
 
 def current_stream(device: Any = None) -> Stream:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.partitioners import min_cut_rematerialization_partition
+from torch._guards import TracingContext
 from torch.fx import GraphModule
 
 from torch_tpu.binding import dispatcher
@@ -61,7 +62,7 @@ def compile_graph(
 
 def _user_outputs() -> int | None:
     """How many outputs of a forward graph are the user's; the others are kept for backward."""
-    context = torch._guards.TracingContext.try_get()
+    context = TracingContext.try_get()
     metadata = None if context is None else context.fw_metadata
     return None if metadata is None else metadata.num_forward_returns
 

@@ -240,7 +240,7 @@ def _operand(kind: Kind, value: Any, special: tuple[object, ...], wide: bool) ->
         return [_operand(Kind.TENSOR, v, (), wide) for v in value]
     if kind is Kind.NUMBER and isinstance(value, (list, tuple)):
         return [_operand(kind, v, (), wide) for v in value]
-    if kind in (Kind.NUMBER, Kind.TENSOR) and dimensions.is_symbolic(value):
+    if kind in (Kind.NUMBER, Kind.TENSOR) and value is not None and dimensions.is_symbolic(value):
         return dtypes.Scalar(jnp.asarray(value, np.int64), int)
     if kind in (Kind.NUMBER, Kind.TENSOR) and eager_plan.is_operand(value, special):
         return dtypes.Scalar(jnp.asarray(value, eager_plan.number_dtype(value, wide)), type(value))

@@ -219,7 +219,10 @@ class Graph:
     # Calls -----------------------------------------------------------------------------------------------------
 
     def __call__(self, args: list[Any]) -> list[Any]:
-        found = [_buffer(args[i]) for i in self.device_at]
+        try:
+            found = [_storage_of(args[i]).tpu_buffer for i in self.device_at]  # type: ignore[attr-defined]
+        except AttributeError:  # a storage that C++ made
+            found = [binding_tensor.buffer_of(args[i]) for i in self.device_at]
         if self.bucketed is not None:
             made = self._by_bucket(args, found)
             if made is not None:
@@ -428,13 +431,6 @@ def _view_of(base: torch.Tensor, fakes: tuple[torch.Tensor, torch.Tensor], sizes
     )
     with torch.no_grad():
         return base.as_strided(size, stride, base.storage_offset() + offset - start)
-
-
-def _buffer(t: torch.Tensor) -> Buffer:
-    try:
-        return _storage_of(t).tpu_buffer  # type: ignore[attr-defined]
-    except AttributeError:
-        return binding_tensor.buffer_of(t)
 
 
 def _by_dtype(positions: Sequence[int], inputs: Sequence[Input]) -> list[tuple[np.dtype, tuple[int, ...]]]:
