@@ -21,6 +21,7 @@ from harness import find
 from jax.experimental import topologies
 
 from torch_tpu.lowering import dtypes, registry
+from torch_tpu.runtime import programs
 
 F, B, I = torch.float32, torch.bfloat16, torch.int64  # noqa: E741
 
@@ -107,3 +108,12 @@ def test_compiles(case, place):
     assert compiled.memory_analysis() is not None
     for got, expected in zip(jax.tree_util.tree_leaves(compiled.out_info), [m for m in meta if m], strict=True):
         assert (tuple(got.shape), np.dtype(got.dtype)) == (expected.shape, dtypes.to_jax(expected.dtype))
+
+
+def test_what_ends_libtpu_is_refused():
+    with jax.enable_x64(True):
+        text = jax.jit(lambda x: x * 2).lower(jax.ShapeDtypeStruct((2,), np.complex128)).as_text()
+        plain = jax.jit(lambda x: x * 2).lower(jax.ShapeDtypeStruct((2,), np.complex64)).as_text()
+    programs.refuse_for_tpu("aten::mul", plain)
+    with pytest.raises(NotImplementedError, match=r"aten::mul: XLA has no complex128 on TPU"):
+        programs.refuse_for_tpu("aten::mul", text)

@@ -224,8 +224,23 @@ def _compile(label, fn, avals, donate, device, wanted) -> tuple[jax.stages.Compi
         lowered = jax.jit(fn, donate_argnums=donate, keep_unused=True).lower(*avals)
         if options and sum(_size(a) for a in jax.tree_util.tree_leaves(lowered.out_info)) > _SMALL_ELEMENTS:
             options = None
+        if platform.name() == "tpu":
+            refuse_for_tpu(label, lowered.as_text())
         calls_lapack = platform.name() == "cpu" and "lapack_" in lowered.as_text()
         return lowered.compile(compiler_options={**(options or {}), **(wanted or {})} or None), calls_lapack
+
+
+def refuse_for_tpu(label: str, text: str) -> None:
+    """Turn away what libtpu ends the process on: a program with complex128 in it.
+
+    Raises:
+      NotImplementedError: says so, and what to do.
+    """
+    if "complex<f64>" in text:
+        raise NotImplementedError(
+            f"{label}: XLA has no complex128 on TPU (its compiler would end the process); use complex64, or move the "
+            "operands to the CPU for this operation"
+        )
 
 
 def _size(aval: Any) -> int:
