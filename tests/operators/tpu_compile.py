@@ -1,6 +1,7 @@
 """Compile the programs that operators run, for TPUs that are not there.
 
-``recording`` sees every program that the device makes; ``compile_for`` hands it to libtpu for a named topology.
+``recording`` sees every program that the device asks for while ``exercise`` runs an entry of the operator database;
+``compile_for`` hands one to libtpu for a named topology.
 """
 
 from __future__ import annotations
@@ -23,11 +24,15 @@ os.environ.setdefault("TPU_WORKER_ID", "0")
 os.environ.setdefault("TPU_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("TPU_STDERR_LOG_LEVEL", "3")
 
+import checks
 import jax
 import numpy as np
+import torch
 from jax.experimental import topologies
+from mirror import inputs, tensors
+from torch.testing._internal.opinfo.core import OpInfo
 
-from torch_tpu.runtime import programs
+from torch_tpu.runtime import programs, transfer
 
 TOPOLOGIES = ("v6e:2x2", "v5e:2x2")
 
@@ -64,20 +69,51 @@ def kind_of(avals: Sequence[Any], results: Sequence[str]) -> str:
 
 @contextlib.contextmanager
 def recording(found: list[Made]) -> Iterator[None]:
-    """Collect the eager programs that are made inside."""
+    """Collect the eager programs that are asked for inside. None is compiled for this machine: each gives zeros."""
     get = programs.ProgramCache.get
 
-    def recorded(self: Any, key: Any, label: str, fn: Any, avals: Any, *args: Any, **kwargs: Any) -> Any:
+    def recorded(
+        self: Any, key: Any, label: str, fn: Any, avals: Any, donate: Any = (), notes: Any = lambda: None, *,
+        device: int = 0, **kwargs: Any,
+    ) -> Any:  # fmt: skip
         if key and key[0] == "eager":
             outs = [_CLASSES.get(str(o[2]).removeprefix("torch."), "integer") for o in key[5]]
             found.append(Made(label, kind_of(avals, outs), fn, avals))
-        return get(self, key, label, fn, avals, *args, **kwargs)
+        with jax.enable_x64(True):
+            shapes = jax.tree_util.tree_leaves(jax.eval_shape(fn, *avals))
+
+        def zeros(*operands: Any) -> list[Any]:
+            return [transfer.put(np.zeros(s.shape, s.dtype), device) for s in shapes]
+
+        return programs.Program(key, label, zeros, notes(), zeros)  # type: ignore[arg-type]
 
     programs.ProgramCache.get = recorded
     try:
         yield
     finally:
         programs.ProgramCache.get = get
+
+
+def exercise(entry: OpInfo, dtype: torch.dtype, limit: int) -> None:
+    """Run an entry on a few of its samples: forward, in place, and backward twice."""
+    grad = dtype in entry.supported_backward_dtypes("cpu")
+    samples = list(entry.sample_inputs("cpu", dtype, requires_grad=grad))
+    step = max(1, len(samples) // limit)
+    for sample in samples[::step][:limit]:
+        device = checks.placed(entry, sample)
+        with contextlib.suppress(Exception):  # zeros are not what some operators take: the other sweep's business
+            result = sample.output_process_fn_grad(entry.op(device.input, *device.args, **device.kwargs))
+            results = [t for t in tensors(result) if t.requires_grad]
+            leaves = [t for t in inputs(device) if t.requires_grad]
+            grads = torch.autograd.grad(results, leaves, [torch.ones_like(t) for t in results], allow_unused=True,
+                                        create_graph=True)  # fmt: skip
+            again = [g for g in grads if g is not None and g.requires_grad]
+            torch.autograd.grad(again, leaves, [torch.ones_like(t) for t in again], allow_unused=True)
+        form = entry.get_inplace()
+        if form is not None and not sample.broadcasts_input:
+            device = checks.placed(entry, sample)
+            with contextlib.suppress(Exception), torch.no_grad():
+                form(device.input, *device.args, **device.kwargs)
 
 
 @functools.cache
