@@ -68,3 +68,15 @@ ORDERS = {
 def test_orders(name, dtype):
     x = torch.randperm(20, generator=torch.Generator().manual_seed(0)).view(4, 5).to(dtype)
     check(ORDERS[name](x.to("tpu")), ORDERS[name](x))
+
+
+def test_results_without_a_meta_kernel_lie_by_columns():
+    a, b = torch.randn(2, 3, 5), torch.randn(2, 3, 2)
+    for f in (
+        lambda a, b: torch.geqrf(a), lambda a, b: torch.geqrf(a[0]), lambda a, b: torch.geqrf(a.mT),
+        lambda a, b: torch.linalg.lstsq(a, b).solution, lambda a, b: torch.linalg.lstsq(a[0], b[0]).solution,
+        lambda a, b: torch.linalg.lstsq(a[..., :3], b).solution,
+    ):  # fmt: skip
+        expected, got = f(a, b), f(a.to("tpu"), b.to("tpu"))
+        pairs = [(got, expected)] if isinstance(expected, torch.Tensor) else zip(got, expected, strict=True)
+        assert all(g.stride() == e.stride() for g, e in pairs)

@@ -176,3 +176,10 @@ def test_unknown_approximation_names_the_operator():
 def test_gelu_gradient_vanishes_far_from_zero():
     x = torch.tensor([-30.0, -12.0, -9.0, -8.0, 8.0, 9.0, 12.0, 30.0])
     check("aten::gelu_backward", torch.full_like(x, 100.0), x, approximate="tanh", rtol=0, atol=1e-5)
+
+
+def test_complex_sigmoid_where_the_exponential_vanishes():
+    """1 + exp(-inf + inf i) is 1, whatever the angle."""
+    inf = torch.inf
+    x = torch.tensor([complex(inf, inf), complex(inf, -inf), complex(inf, torch.nan), complex(inf, 1), 1 + 1j])
+    check("aten::sigmoid", x)

@@ -44,3 +44,8 @@ def test_pdist(p, rows, dtype):
     distance = torch.ops.aten._pdist_forward(x, p)
     if rows:  # PyTorch 2.13 ends the process here when there are no rows
         check("aten::_pdist_backward", torch.randn(distance.shape, dtype=dtype), x, p, distance)
+
+
+def test_cdist_backward_of_an_empty_batch():
+    grad = torch.ones(0, 4, 3)
+    check("aten::_cdist_backward", grad, torch.randn(4, 5), torch.randn(0, 3, 5), 2.0, grad)

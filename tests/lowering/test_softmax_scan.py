@@ -79,3 +79,9 @@ def test_masked_softmax(dtype):
         check("aten::_masked_softmax", x, mask[1:3], dim, 1)
         check("aten::_masked_softmax", x, whole, dim, 2)
         check("aten::_masked_softmax_backward", make((2, 3, 4, 4), dtype), torch.softmax(x, -1), whole, dim)
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int64, torch.float16])
+def test_softmax_of_no_elements_takes_any_type(dtype):
+    for name in ("aten::_softmax", "aten::_log_softmax"):
+        check(name, torch.ones(0, 3, dtype=dtype), 1, False)

@@ -119,3 +119,26 @@ def test_repeat_interleave_and_nonzero_static():
     for size in (0, 2, 12, 20):
         check("aten::nonzero_static", x, size=size)
         check("aten::nonzero_static", x, size=size, fill_value=7)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("right", [True, False])
+@pytest.mark.parametrize("n", [1, 2, 7, 63, 64, 65, 200])  # on both sides of where the search changes its form
+def test_search_in_a_sequence_with_nan(n, right, dtype):
+    sequence = torch.arange(n).to(dtype)
+    sequence[n // 3 :: 4] = torch.nan
+    values = torch.tensor([-1, 0, 1, 2.5, 30, 31, 64, 500, torch.nan]).to(dtype)
+    check("aten::searchsorted.Tensor", sequence, values, right=right)
+    check("aten::bucketize.Tensor", values, sequence, right=right)
+    check("aten::searchsorted.Tensor", sequence.expand(2, n), values.expand(2, 9), right=right)
+
+
+def test_search_in_what_is_not_sorted():
+    for n in (9, 50, 100):
+        check("aten::searchsorted.Tensor", torch.randint(20, (n,)), torch.arange(20))
+
+
+def test_isin_with_nan():
+    test = torch.arange(100.0)
+    test[60:] = torch.nan
+    check("aten::isin.Tensor_Tensor", torch.tensor([1.0, 59, 60, torch.nan, torch.inf]), test)

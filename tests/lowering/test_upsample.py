@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from harness import check
+from harness import check, run
 
 FLOATS = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 SIZES = [(5, 9), (9, 4), (6, 6), (6, 12), (3, 10), (1, 4), (7, 1), (12, 5)]
@@ -91,3 +91,15 @@ def test_infinity_stays_where_it_is():
     x[0, 0, 2, 3] = float("inf")
     check("aten::upsample_bilinear2d", x, [11, 13], False)
     check("aten::upsample_nearest2d", x, [11, 4])
+
+
+@pytest.mark.parametrize("name", ["upsample_bilinear2d", "upsample_bicubic2d", "_upsample_bilinear2d_aa",
+                                  "_upsample_bicubic2d_aa"])  # fmt: skip
+@pytest.mark.parametrize("align_corners", [True, False])
+def test_bytes_are_rounded_as_on_cpu(name, align_corners):
+    """Exactly: an image of bytes is resized in fixed point."""
+    for shape, out in (((2, 3, 90, 70), (43, 61)), ((2, 3, 4, 4), (5, 5)), ((1, 6, 17, 23), (40, 9)),
+                       ((1, 1, 5, 5), (3, 7)), ((1, 3, 8, 8), (8, 20))):  # fmt: skip
+        image = torch.randint(0, 256, shape, dtype=torch.uint8)
+        (got,) = run(f"aten::{name}", image, out, align_corners)
+        assert torch.equal(got, getattr(torch.ops.aten, name)(image, out, align_corners))

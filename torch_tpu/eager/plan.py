@@ -210,14 +210,7 @@ class Trace:
         self.outs, self.twin_meta, self.template, self.device = asked.outs, asked.twin_meta, asked.template, device
         self.mutated_slots = tuple(i for i, s in enumerate(slots) if s.mutated)
         self.operand_slots = tuple(i for i, s in enumerate(slots) if self._is_operand(s))
-        arranged = [views.arrangement(o.size, o.stride) for o in self.outs]
-        self.arranged = arranged
-        self.out_layouts = tuple(
-            buffers.layout(
-                a[0] if a is not None else (buffers.span(o.size, o.stride),), dtypes.to_jax(o.dtype), device
-            )
-            for a, o in zip(arranged, self.outs, strict=True)
-        )  # fmt: skip
+        self.out_layouts = tuple(views.layout_of(o.size, o.stride, o.dtype, device) for o in self.outs)
 
     def _is_operand(self, slot: Slot) -> bool:
         """A mutated tensor whose old values do not matter is not an operand."""
@@ -320,16 +313,11 @@ class Trace:
             value = jax.numpy.broadcast_to(dtypes.cast(value, s.dtype), s.size)
             base = raw[i] if i in raw else jax.numpy.zeros(s.layout.shape, s.layout.dtype)
             laid.append(s.view.write(base, value, starts.get(i)))
-        laid.extend(self._lay_out(r, i) for i, r in enumerate(plain))
+        laid.extend(
+            views.lay_out(r, o.size, o.stride, layout)
+            for r, o, layout in zip(plain, self.outs, self.out_layouts, strict=True)
+        )
         return [*laid, *(c.report for c in made)]
-
-    def _lay_out(self, value: Any, i: int) -> Any:
-        arranged, out = self.arranged[i], self.outs[i]
-        if arranged is not None:
-            return value if arranged[1] == tuple(range(value.ndim)) else jax.numpy.transpose(value, arranged[1])
-        layout = self.out_layouts[i]
-        view = views.solve(layout, out.size, out.stride, 0, layout.dtype)
-        return view.write(jax.numpy.zeros(layout.shape, layout.dtype), value, None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -393,6 +381,8 @@ def _trace(spec: Spec, values: dict[str, Any], device: int) -> Trace:
         if spec.mutated and spec.plain_returns:
             raise
         asked = None
+    if asked is not None and spec.lowering.type_of is not None:
+        asked = asked.of_type(values[spec.lowering.type_of].dtype)
     wide = spec.lowering.wide or _is_wide(values, asked)
     for p in spec.params:
         if p.name not in values or p.kind in (Kind.GENERATOR, Kind.DROPPED):
@@ -531,6 +521,11 @@ class Asked:
     template: tuple[Any, ...]
     twin_meta: tuple[registry.Meta | None, ...]
 
+    def of_type(self, dtype: torch.dtype) -> Asked:
+        """The same with results of another type."""
+        outs = tuple(dataclasses.replace(o, dtype=dtype) for o in self.outs)
+        return Asked(outs, self.template, tuple(m and m._replace(dtype=dtype) for m in self.twin_meta))
+
 
 def _ask_meta(spec: Spec, values: dict[str, Any]) -> Asked:
     asked = {
@@ -567,7 +562,7 @@ def _ask_meta(spec: Spec, values: dict[str, Any]) -> Asked:
 
 
 def _ask_lowering(spec: Spec, bound: dict[str, Any], slots: list[Slot], numbers: list[Number]) -> Asked:
-    """The results of an operator without a meta kernel: shapes from the lowering, strides contiguous."""
+    """The results of an operator without a meta kernel: shapes and strides from the lowering."""
 
     def results(arrays: list[Any], scalars_: list[Any]) -> Any:
         values = [dtypes.Scalar(v, n.kind) for v, n in zip(scalars_, numbers, strict=True)]
@@ -581,10 +576,20 @@ def _ask_lowering(spec: Spec, bound: dict[str, Any], slots: list[Slot], numbers:
     avals = [jax.ShapeDtypeStruct(s.size, dtypes.to_jax(s.dtype)) for s in slots]
     with jax.enable_x64(True):
         shapes = jax.eval_shape(results, avals, [jax.ShapeDtypeStruct((), n.dtype) for n in numbers])
-    outs = tuple(Out(s.shape, buffers.canonical_strides(s.shape), dtypes.to_torch(s.dtype)) for s in shapes)
+    outs = tuple(
+        Out(s.shape, _strides(s.shape, i in spec.lowering.by_columns), dtypes.to_torch(s.dtype))
+        for i, s in enumerate(shapes)
+    )
     rest = iter(outs)
     meta = tuple(None if c is not None else registry.Meta((o := next(rest)).size, o.dtype) for c in constants)
     return Asked(outs, tuple(_NEW if c is None else c[0] for c in constants), meta)
+
+
+def _strides(shape: tuple[int, ...], by_columns: bool) -> tuple[int, ...]:
+    if not by_columns or len(shape) < 2:
+        return buffers.canonical_strides(shape)
+    turned = buffers.canonical_strides((*shape[:-2], shape[-1], shape[-2]))
+    return (*turned[:-2], turned[-1], turned[-2])
 
 
 class NeedsResize(Exception):

@@ -55,7 +55,8 @@ class View:
         return math.prod(self.size) * self.dtype.itemsize
 
     def read(self, array: Any, starts: Any) -> Any:
-        """The view's elements as an array of its logical shape."""
+        """The view's elements as an array of its logical shape. ``starts``: an operand, or None for the view's own."""
+        starts = self._own_starts() if starts is None else starts
         if self.kind == "identity":
             return array
         if self.kind == "empty":
@@ -69,6 +70,7 @@ class View:
 
     def write(self, array: Any, value: Any, starts: Any) -> Any:
         """The array with the view's elements replaced by ``value`` (of the view's logical shape)."""
+        starts = self._own_starts() if starts is None else starts
         if self.kind == "identity":
             return value
         if self.kind == "empty":
@@ -82,6 +84,9 @@ class View:
         if self.whole:
             return self._close(value)
         return self._close(_update(self._open(array), value, self.digits, starts))
+
+    def _own_starts(self) -> np.ndarray:
+        return np.asarray(self.starts, _start_type(math.prod(self.base_shape)))
 
     def _open(self, array: Any) -> Any:
         """The array in the shape of the digits."""
@@ -307,4 +312,8 @@ def lay_out(value: Any, size: tuple[int, ...], stride: tuple[int, ...], layout: 
 
 
 def starts_operand(starts: tuple[int, ...], layout: Layout) -> np.ndarray:
-    return np.asarray(starts, np.int64 if layout.numel > 2**31 - 1 else np.int32)
+    return np.asarray(starts, _start_type(layout.numel))
+
+
+def _start_type(numel: int) -> type[np.integer[Any]]:
+    return np.int64 if numel > 2**31 - 1 else np.int32

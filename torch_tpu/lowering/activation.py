@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from torch_tpu.lowering import dtypes
-from torch_tpu.lowering.pointwise import is_complex
+from torch_tpu.lowering.pointwise import exponential, is_complex
 from torch_tpu.lowering.registry import Promotion, register
 
 
@@ -22,7 +22,7 @@ def conj(x: Any) -> Any:
 
 
 def sigmoid_of(x: Any) -> Any:
-    return 1 / (1 + jnp.exp(-x)) if is_complex(x) else lax.logistic(x)
+    return 1 / (1 + exponential(-x)) if is_complex(x) else lax.logistic(x)
 
 
 def _cast_like(x: Any, *numbers: Any) -> tuple[Any, ...]:
@@ -190,7 +190,7 @@ def softplus_backward(grad_output: Any, self: Any, beta: Any, threshold: Any) ->
 
 @register("aten::silu", promote=Promotion.DEFAULT)
 def silu(self: Any) -> Any:
-    return self / (1 + jnp.exp(-self))
+    return self / (1 + exponential(-self))
 
 
 @register("aten::silu_backward", promote=Promotion.DEFAULT)

@@ -171,7 +171,9 @@ def convolution_backward(
         input, weight = jnp.conj(input), jnp.conj(weight)
     if output_mask[0]:
         if transposed:
+            # Output padding may be wider than the stride: the windows behind the last element are nobody's.
             grad_input = _forward(grad_output, weight, g)
+            grad_input = grad_input[(..., *(slice(n) for n in input.shape[2:]))]
         else:
             grad_input = _to_input(grad_output, weight, input.shape[2:], g)
     if output_mask[1]:

@@ -77,6 +77,8 @@ def cdist(x1: Any, x2: Any, p: Any, compute_mode: int | None) -> Any:
 
 @register("aten::_cdist_backward", promote=Promotion.DEFAULT, specialize={"p": _KNOWN_NORMS})
 def cdist_backward(grad: Any, x1: Any, x2: Any, p: Any, cdist: Any) -> Any:
+    if x1.size == 0 or x2.size == 0:
+        return jnp.zeros_like(x1)  # not yet broadcast to the batch
     difference = x1[..., :, None, :] - x2[..., None, :, :]
     return jnp.sum(grad[..., None] * _norm_slope(difference, p, cdist[..., None]), axis=-2)
 

@@ -163,9 +163,10 @@ def cast(x: Any, dtype: torch.dtype) -> Any:
         return x != 0 if target == np.bool_ else jax.lax.real(x).astype(target)
     if target == np.bool_:
         return x != 0
-    if jnp.issubdtype(source, jnp.floating) and target.kind in "iu" and target.itemsize < 8:
-        # x86's conversion, which PyTorch shows on CPU: out of range wraps through int64. XLA saturates.
-        return x.astype(np.int64).astype(target)
+    if jnp.issubdtype(source, jnp.floating) and (target == np.int64 or (target.kind in "iu" and target.itemsize < 8)):
+        # x86's conversion, which PyTorch shows on CPU: what int64 cannot hold (NaN too) is its least number, and
+        # smaller types wrap around from there. XLA saturates.
+        return jnp.where(x < 2.0**63, x.astype(np.int64), np.iinfo(np.int64).min).astype(target)
     if source == np.bool_ and target.kind not in "iu":
         # XLA takes a product with a converted bool for a choice between the other factor and 0: inf * False, NaN in
         # PyTorch, would be 0. It does not so with a chosen 0 or 1.

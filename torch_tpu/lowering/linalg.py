@@ -103,7 +103,7 @@ def linalg_qr(A: Any, mode: str = "reduced") -> Any:
     return q, r
 
 
-@register("aten::geqrf")
+@register("aten::geqrf", by_columns=[0])
 def geqrf(self: Any) -> Any:
     """R above the diagonal and the Householder reflectors below it, and their factors."""
     inner = min(self.shape[-2:])

@@ -98,7 +98,7 @@ def cholesky_inverse(self: Any, upper: bool = False) -> Any:
     return cholesky_solve(eye_like(self), self, upper)
 
 
-@register("aten::linalg_lstsq", static=("rcond",), precision=True)
+@register("aten::linalg_lstsq", static=("rcond",), precision=True, by_columns=[0])
 def linalg_lstsq(self: Any, b: Any, rcond: float | None = None, driver: str | None = None) -> Any:
     """Least squares of least norm. Every driver goes through the SVD; what is returned besides follows the driver.
 

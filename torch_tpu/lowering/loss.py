@@ -65,14 +65,14 @@ def smooth_l1_loss_backward(grad_output: Any, self: Any, target: Any, reduction:
     return mean_factor(difference, reduction) * slope * grad_output
 
 
-@register("aten::huber_loss", promote=Promotion.DEFAULT)
+@register("aten::huber_loss", promote=Promotion.DEFAULT, type_of="self")
 def huber_loss(self: Any, target: Any, reduction: int = MEAN, delta: Any = 1.0) -> Any:
     size = jnp.abs(self - target)
     delta = jnp.asarray(delta).astype(size.dtype)
     return reduce_loss(jnp.where(size <= delta, 0.5 * size * size, delta * (size - 0.5 * delta)), reduction)
 
 
-@register("aten::huber_loss_backward", promote=Promotion.DEFAULT)
+@register("aten::huber_loss_backward", promote=Promotion.DEFAULT, type_of="self")
 def huber_loss_backward(grad_output: Any, self: Any, target: Any, reduction: int, delta: Any) -> Any:
     difference = self - target
     delta = jnp.asarray(delta).astype(difference.dtype)
@@ -96,7 +96,8 @@ def _is_probability(x: Any, what: str) -> None:
     checks.require(~((x >= 0) & (x <= 1)), x, f"{what}: all elements of input should be between 0 and 1", RuntimeError)
 
 
-@register("aten::binary_cross_entropy", promote=Promotion.DEFAULT)
+# ATen multiplies by the weight in place; the meta kernel is a decomposition that does not.
+@register("aten::binary_cross_entropy", promote=Promotion.DEFAULT, type_of="self")
 def binary_cross_entropy(self: Any, target: Any, weight: Any = None, reduction: int = MEAN) -> Any:
     _is_probability(self, "binary_cross_entropy")
     # ATen bounds the logarithms at -100, so that a certain wrong answer has a finite loss.
@@ -105,7 +106,7 @@ def binary_cross_entropy(self: Any, target: Any, weight: Any = None, reduction: 
     return reduce_loss(loss if weight is None else loss * weight, reduction)
 
 
-@register("aten::binary_cross_entropy_backward", promote=Promotion.DEFAULT)
+@register("aten::binary_cross_entropy_backward", promote=Promotion.DEFAULT, type_of="self")
 def binary_cross_entropy_backward(
     grad_output: Any, self: Any, target: Any, weight: Any = None, reduction: int = MEAN
 ) -> Any:

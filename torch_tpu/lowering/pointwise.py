@@ -34,6 +34,13 @@ def sign_bit(x: Any) -> Any:
     return jnp.signbit(x.astype(jnp.float32) if x.dtype == jnp.float64 else x)
 
 
+def exponential(x: Any) -> Any:
+    """exp, also of complex numbers whose modulus is 0 whatever their angle: XLA's is NaN for -inf + inf i."""
+    if not is_complex(x):
+        return jnp.exp(x)
+    return jnp.where((x.real == -jnp.inf) & ~jnp.isfinite(x.imag), 0, jnp.exp(x))
+
+
 # Sums and products
 
 

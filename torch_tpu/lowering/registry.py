@@ -83,6 +83,8 @@ class Lowering:
     specialize: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
     own_types: frozenset[str] = frozenset()  # parameters that promotion leaves alone
     own_shapes: bool = False  # PyTorch's meta kernel is not asked
+    type_of: str | None = None  # the parameter whose dtype the results have, whatever the meta kernel says
+    by_columns: frozenset[int] = frozenset()  # results of an operator without a meta kernel that lie by columns
 
 
 _TABLE: dict[str, Lowering] = {}
@@ -102,6 +104,8 @@ def register(
     specialize: Mapping[str, tuple[Any, ...]] | None = None,
     own_types: Iterable[str] = (),
     own_shapes: bool = False,
+    type_of: str | None = None,
+    by_columns: Iterable[int] = (),
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Declare a function as the lowering of the named operators (``"aten::name.overload"``).
 
@@ -117,7 +121,10 @@ def register(
       specialize: parameter -> values for which the value is part of the program.
       own_types: tensor parameters that promotion leaves alone (a mask, an index).
       own_shapes: shapes and dtypes of results are those that the function gives, since PyTorch's meta kernel refuses
-        what its CPU kernel takes; the function checks its operands itself.
+        what its CPU kernel takes, or gives other shapes; the function checks its operands itself.
+      type_of: a tensor parameter whose dtype all results have in eager, where the meta kernel gives them another.
+      by_columns: results (by position) whose matrices lie column after column, for operators that PyTorch has no meta
+        kernel for. Results that are vectors are not among them.
 
     Raises:
       ValueError: a name is registered already.
@@ -129,7 +136,7 @@ def register(
                 raise ValueError(f"{name}: a lowering is registered already, in {_TABLE[name].fn.__module__}")
             _TABLE[name] = Lowering(
                 name, fn, promote, rng, meta, wide, precision, frozenset(static), frozenset(operands),
-                dict(specialize or {}), frozenset(own_types), own_shapes,
+                dict(specialize or {}), frozenset(own_types), own_shapes, type_of, frozenset(by_columns),
             )  # fmt: skip
         return fn
 
@@ -240,7 +247,15 @@ def call(
       NotImplementedError: operands are integral and a result is floating, but PyTorch's meta kernel says integral.
         It gives the type of the operand also where the other kernels have no integer form (gelu, std).
     """
-    result = _apply(lowering, schema, bound, key, {"meta": meta} if lowering.meta else {})
+    asked = [m for m in meta if m is not None]
+    nothing = bool(asked) and all(0 in m.shape for m in asked)
+    try:
+        result = _apply(lowering, schema, bound, key, {"meta": meta} if lowering.meta else {})
+    except NotImplementedError:
+        # Kernels do not look at types where there is nothing to compute.
+        if not nothing:
+            raise
+        return tuple(jnp.zeros(m.shape, dtypes.to_jax(m.dtype)) for m in asked)
     results = tuple(result) if isinstance(result, (tuple, list)) else (result,)
     if len(schema.returns) == 1 and isinstance(schema.returns[0].type, torch.ListType):
         results = tuple(results)
@@ -249,7 +264,7 @@ def call(
     arrays = [
         x for v in bound.values() for x in (v if isinstance(v, (list, tuple)) else [v]) if isinstance(x, jax.Array)
     ]
-    refuse_floats = bool(arrays) and not any(jnp.issubdtype(x.dtype, jnp.inexact) for x in arrays)
+    refuse_floats = bool(arrays) and not nothing and not any(jnp.issubdtype(x.dtype, jnp.inexact) for x in arrays)
     return tuple(_agree(lowering, r, m, refuse_floats) for r, m in zip(results, meta, strict=True) if m is not None)
 
 
@@ -270,6 +285,8 @@ def _roles(schema: torch.FunctionSchema) -> tuple[tuple[str, ...], tuple[str, ..
 
 
 def _agree(lowering: Lowering, result: Any, meta: Meta, refuse_floats: bool) -> Any:
+    if result is None and 0 in meta.shape:  # in a graph, what kernels leave undefined is an empty tensor
+        return jnp.zeros(meta.shape, dtypes.to_jax(meta.dtype))
     if result is None:
         raise RuntimeError(f"{lowering.name}: the lowering gives no result where PyTorch has one of {meta}")
     if refuse_floats and dtypes.is_integral(meta.dtype) and jnp.issubdtype(jnp.result_type(result), jnp.inexact):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from torch_tpu.lowering.checks import require
@@ -16,19 +18,23 @@ from torch_tpu.lowering.registry import Meta, Promotion, register
 COMPARE_ALL = 64
 
 
-def insertion_points(sequence: Any, values: Any, right: bool) -> Any:
+def insertion_points(sequence: Any, values: Any, right: bool, *, nan_last: bool = False) -> Any:
     """How many elements of the sorted last dimension of ``sequence`` go before each value (int32 or int64).
 
-    ``sequence`` is 1-d, or has the leading dimensions of ``values``. NaN goes after everything, as in ATen.
+    ``sequence`` is 1-d, or has the leading dimensions of ``values``. It is ATen's binary search step by step, which
+    finds the same also in what is not sorted: a value that is NaN goes after everything, and so does any value that
+    the search compares with a NaN, unless ``nan_last`` says that the sequence is sorted with NaN behind everything.
     """
     n = sequence.shape[-1]
     kind = jnp.int32 if n < 2**31 else jnp.int64
-    before = (lambda s, v: ~(s > v)) if right else (lambda s, v: ~(s >= v))
+    if nan_last:
+        before = (lambda s, v: s <= v) if right else (lambda s, v: s < v)
+    else:
+        before = (lambda s, v: ~(s > v)) if right else (lambda s, v: ~(s >= v))
     if n == 0 or values.size == 0:
         return jnp.zeros(values.shape, kind)
     if n <= COMPARE_ALL:
-        row = sequence[..., None, :] if sequence.ndim > 1 else sequence
-        return jnp.sum(before(row, values[..., None]), -1, dtype=kind)
+        return _without_gathers(sequence, values, before, kind)
 
     def halve(_: int, bounds: tuple[Any, Any]) -> tuple[Any, Any]:
         low, high = bounds
@@ -43,6 +49,27 @@ def insertion_points(sequence: Any, values: Any, right: bool) -> Any:
 
     start = jnp.zeros(values.shape, kind), jnp.full(values.shape, n, kind)
     return lax.fori_loop(0, math.ceil(math.log2(n)) + 1, halve, start)[0]
+
+
+def _without_gathers(sequence: Any, values: Any, before: Callable[[Any, Any], Any], kind: Any) -> Any:
+    """The binary search where each step compares with every element that it may have come to.
+
+    Over all steps these are the elements of the sequence, each once.
+    """
+    n = sequence.shape[-1]
+    low, high = jnp.zeros(values.shape, kind), jnp.full(values.shape, n, kind)
+    spans = [(0, n)]
+    while spans:
+        middles = np.asarray([(a + b) // 2 for a, b in spans])
+        row = sequence[..., middles]
+        above = before(row[..., None, :] if sequence.ndim > 1 else row, values[..., None])
+        middle = (low + high) // 2
+        open_ = low < high
+        above = open_ & jnp.any(above & (middle[..., None] == middles), -1)
+        low, high = jnp.where(above, middle + 1, low), jnp.where(open_ & ~above, middle, high)
+        halves = ((a, m, b) for (a, b), m in zip(spans, middles.tolist(), strict=True))
+        spans = [s for a, m, b in halves for s in ((a, m), (m + 1, b)) if s[0] < s[1]]
+    return low
 
 
 @register("aten::bucketize.Tensor", "aten::bucketize.Scalar", promote=Promotion.NO_OPMATH)
@@ -73,7 +100,7 @@ def isin(elements: Any, test_elements: Any, *, assume_unique: bool = False, inve
         found = jnp.any(elements[..., None] == flat, -1)
     else:
         flat = lax.sort(flat)
-        place = jnp.minimum(insertion_points(flat, elements, False), flat.size - 1)
+        place = jnp.minimum(insertion_points(flat, elements, False, nan_last=True), flat.size - 1)
         found = flat.at[place].get(mode=IN_BOUNDS, wrap_negative_indices=False) == elements
     return ~found if invert else found
 

@@ -11,10 +11,14 @@ from torch_tpu.lowering.gather_scatter import at_least_1d, widen_half
 from torch_tpu.lowering.registry import register
 
 
-def _exponentials(x: Any, dim: int) -> tuple[Any, Any, Any]:
-    """Of x >= 1-d: the distance from the maximum, its exponential, and the sum of that."""
+def _check_dim(x: Any, dim: int) -> None:
     if not -x.ndim <= dim < x.ndim:
         raise IndexError(f"Dimension out of range (expected to be in [{-x.ndim}, {x.ndim - 1}], but got {dim})")
+
+
+def _exponentials(x: Any, dim: int) -> tuple[Any, Any, Any]:
+    """Of x >= 1-d: the distance from the maximum, its exponential, and the sum of that."""
+    _check_dim(x, dim)
     if not jnp.issubdtype(x.dtype, jnp.floating):
         raise NotImplementedError(f"softmax: not implemented for {x.dtype}, only for floating types")
     apart = x - jnp.max(x, dim, keepdims=True, initial=-jnp.inf)
@@ -28,10 +32,15 @@ def softmax(self: Any, dim: int, half_to_float: bool) -> Any:
     return (exp / total).reshape(self.shape)
 
 
-@register("aten::_log_softmax")
+# PyTorch's meta kernel subtracts, which it refuses for bool even where there are no elements.
+@register("aten::_log_softmax", own_shapes=True)
 def log_softmax(self: Any, dim: int, half_to_float: bool) -> Any:
+    if self.size == 0:
+        _check_dim(self, dim)
+        return self.astype(jnp.float32) if half_to_float else self
     apart, _, total = _exponentials(at_least_1d(widen_half(self)), dim)
-    return (apart - jnp.log(total)).reshape(self.shape)
+    result = (apart - jnp.log(total)).reshape(self.shape)
+    return result if half_to_float else result.astype(self.dtype)
 
 
 @register("aten::_safe_softmax")

@@ -12,7 +12,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
-from torch_tpu.lowering.pointwise import is_complex, is_floating, sign_bit
+from torch_tpu.lowering.pointwise import exponential, is_complex, is_floating, sign_bit
 from torch_tpu.lowering.registry import Promotion, register
 
 
@@ -45,12 +45,6 @@ def _erfinv(x: Any) -> Any:
 
 
 # C99's values of complex functions where XLA's formulas have lost a part: at infinities, NaN and signed zeros.
-
-
-def _exp(x: Any) -> Any:
-    if not is_complex(x):
-        return jnp.exp(x)
-    return jnp.where((x.real == -jnp.inf) & ~jnp.isfinite(x.imag), 0, jnp.exp(x))
 
 
 def _with_sign(value: Any, of: Any, known_nan: bool = False) -> Any:
@@ -87,7 +81,7 @@ def _log10(x: Any) -> Any:
 
 # Evaluated in a floating (or complex) type: integers become the default floating type.
 FLOATING: dict[str, Callable[[Any], Any]] = {
-    "exp": _exp,
+    "exp": exponential,
     "exp2": _exp2,
     "expm1": jnp.expm1,
     "log": jnp.log,

@@ -127,12 +127,46 @@ def _resize(self: Any, output_size: Sequence[int], table: _Table, scales: Sequen
         return separable_sum(self, taps)
     if jnp.issubdtype(self.dtype, jnp.inexact):
         return separable_sum(widen(self), taps)
+    if len(taps) == 2 and self.dtype == jnp.uint8:
+        return _resize_bytes(self, taps)
     # PyTorch rounds and clips integers after each dimension, the last one first.
     x, info = self.astype(jnp.float32), jnp.iinfo(self.dtype)
     for d in reversed(range(len(taps))):
         x = weighted_sum(x, taps[d], x.ndim - len(taps) + d)
         x = jnp.clip(jnp.floor(x + 0.5), info.min, info.max)
     return x.astype(self.dtype)
+
+
+def _resize_bytes(x: Any, taps: Sequence[Taps]) -> Any:
+    """Images of bytes, in the fixed point of aten/src/ATen/native/cpu/UpSampleKernel.cpp, the last dimension first."""
+    for d in reversed(range(len(taps))):
+        weights = _merged(taps[d])
+        if weights.weight is None:
+            x = weighted_sum(x, weights, x.ndim - len(taps) + d)
+            continue
+        bits = _precision(float(weights.weight.max(initial=0)))
+        fixed = np.trunc(weights.weight * 2**bits + np.copysign(0.5, weights.weight))
+        total = weighted_sum(x.astype(jnp.int32), weights._replace(weight=fixed), x.ndim - len(taps) + d)
+        x = jnp.clip((total + 2 ** (bits - 1)) >> bits, 0, 255).astype(jnp.uint8)
+    return x
+
+
+def _precision(greatest: float) -> int:
+    """How many bits behind the point the greatest weight leaves room for in 16 bits."""
+    return next((b for b in range(22) if int(0.5 + greatest * 2 ** (b + 1)) >= 2**15), 22)
+
+
+def _merged(taps: Taps) -> Taps:
+    """The same with the weights of one element added up: those beyond the border count for the one at the border."""
+    if taps.weight is None:
+        return taps
+    weight = np.where(taps.valid, taps.weight, 0)
+    k = weight.shape[1]
+    for j in range(k - 1):
+        same = taps.index[:, j] == taps.index[:, j + 1]
+        weight[:, j + 1] += np.where(same, weight[:, j], 0)
+        weight[:, j] = np.where(same, 0, weight[:, j])
+    return Taps(taps.index, taps.valid, weight)
 
 
 def _resize_backward(
