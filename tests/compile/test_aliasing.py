@@ -142,3 +142,21 @@ def test_a_graph_that_only_writes():
 
     x = ones(3)
     assert compiled(fn)(x) is None and x.tolist() == [0] * 3
+
+
+def test_results_of_overlapping_and_gapped_strides():
+    for size, stride in (((2, 3), (1, 1)), ((3, 2, 2), (1, 2, 3)), ((2, 3), (10, 2)), ((5,), (4,)), ((2, 2), (0, 1))):
+        got = compiled(lambda x, a=size, b=stride: x.new_empty_strided(a, b))(ones(3))
+        assert got.shape == size and got.stride() == stride and not got.any()
+
+
+def test_a_mask_takes_several_values():
+    def fn(x, mask, values):
+        x = x.clone()
+        x[mask] = values
+        return x
+
+    x, mask, values = torch.zeros(2, 3), torch.tensor([[True, False, True], [False, True, False]]), torch.arange(1.0, 4)
+    assert torch.equal(compiled(fn)(*(t.to("tpu") for t in (x, mask, values))).cpu(), fn(x, mask, values))
+    with pytest.raises(RuntimeError, match="2 elements cannot be broadcast to an indexing result of 3"):
+        compiled(fn)(*(t.to("tpu") for t in (x, mask, values[:2]))).cpu()

@@ -108,3 +108,20 @@ def test_masked(dtype):
     check("aten::masked_scatter", make((0,), dtype), torch.rand(0) > 0.5, make((4,), dtype))
     check("aten::masked_scatter_backward", x, torch.rand(3, 4) > 0.5, [13])
     check("aten::masked_scatter_backward", x, torch.rand(3, 4) > 0.5, [4, 4])
+
+
+@pytest.mark.parametrize("accumulate", [True, False])
+def test_index_put_of_several_values_by_masks(accumulate):
+    x = make((3, 4, 5), torch.float32)
+    mask = torch.tensor([True, False, True])
+    plane = torch.rand(3, 4) > 0.5
+    n = int(plane.sum())
+    for at, shape in (
+        ([mask], (2, 4, 5)), ([mask], (2, 1, 5)), ([mask], (5,)), ([mask], (4, 1)), ([mask], (1, 4, 5)),
+        ([plane], (n, 5)), ([plane], (n, 1)), ([plane], (5,)), ([plane], (1,)), ([plane], (1, 1)),
+        ([None, torch.rand(4) > 2], (3, 0, 5)), ([None, torch.arange(4) < 3], (3, 3, 5)),
+        ([None, torch.arange(4) < 3], (3, 1)), ([None, None, torch.arange(5) > 2], (2,)),
+        ([mask, None, torch.tensor([0, 3])], (2, 4)), ([mask, torch.tensor([0, 3])], (5,)),
+        ([mask, None, torch.arange(5) > 2], (2, 4)), ([mask.to(torch.uint8)], (2, 4, 5)),
+    ):  # fmt: skip
+        check("aten::index_put", x, at, make(shape, torch.float32), accumulate)

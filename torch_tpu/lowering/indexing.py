@@ -1,7 +1,8 @@
 """Indexing with tensors and masks: ``x[i, j]``, index_put, take, put, masked_fill, masked_scatter.
 
 Boolean masks in an index list have data dependent results, so the caller turns them into integer indices before
-it calls a lowering. The one exception is ``x[mask] = value``, which is a select and stays a mask.
+it calls a lowering. The exception is ``x[mask] = value``: a select for one value; several say how many elements the
+mask chooses.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def _resolve(self: Any, indices: list[Any], what: str) -> tuple[Any, ...]:
         elif i.dtype == jnp.bool_ or i.dtype == jnp.uint8:
             raise NotImplementedError(
                 f"{what}: a mask of shape {i.shape} at position {d} has a data dependent result; "
-                "supported: integer indices (mask.nonzero()), or x[mask] = value with one value"
+                "supported: integer indices (mask.nonzero()), or x[mask] = value"
             )
         else:
             out.append(narrow(index_in_range(i, self.shape[d], what, dim=d), self.shape[d]))
@@ -71,9 +72,13 @@ def index(self: Any, indices: list[Any], *, meta: tuple[Meta, ...]) -> Any:
 
 @register("aten::index_put", "aten::_unsafe_index_put")
 def index_put(self: Any, indices: list[Any], values: Any, accumulate: bool = False) -> Any:
-    masks = [i for i in indices if i is not None and i.dtype == jnp.bool_]
-    if masks and len(masks) == sum(i is not None for i in indices) == 1 and values.size == 1:
-        return _masked_put(self, indices, values, accumulate)
+    indices = [i.astype(jnp.bool_) if i is not None and i.dtype == jnp.uint8 else i for i in indices]
+    if any(map(_is_mask, indices)):
+        count = _selected(self, indices, values)
+        if count == 1 and sum(i is not None for i in indices) == 1:
+            return _masked_put(self, indices, values, accumulate)
+        if count != 1:
+            indices = _positions(self, indices, count)
     at = _resolve(self, indices, "index_put_")
     if self.size == 0 or values.size == 0:
         return self
@@ -87,17 +92,66 @@ def index_put(self: Any, indices: list[Any], values: Any, accumulate: bool = Fal
     return widen_half(self).at[at].add(widen_half(values), mode=IN_BOUNDS, wrap_negative_indices=False)
 
 
-def _masked_put(self: Any, indices: list[Any], values: Any, accumulate: bool) -> Any:
-    """``x[:, mask] = value``: one value, so that no position needs to be known."""
-    first = next(d for d, i in enumerate(indices) if i is not None)
-    mask = indices[first]
+def _is_mask(index: Any) -> bool:
+    return index is not None and index.dtype == jnp.bool_
+
+
+def _check_mask(self: Any, mask: Any, first: int) -> None:
     if mask.shape != self.shape[first : first + mask.ndim]:
         raise IndexError(
             f"index_put_: the shape of the mask {mask.shape} at index {first} does not match the shape of the "
             f"indexed tensor {self.shape}"
         )
+
+
+def _place_of_indices(self: Any, indices: list[Any]) -> tuple[int, int]:
+    """(the dimension of ``self[indices]`` that the last dimension of the broadcast indices is, how many follow)."""
+    covered = [i.ndim if _is_mask(i) else 1 for i in indices]
+    used = [d for d, i in enumerate(indices) if i is not None]
+    rank = max(1 if _is_mask(indices[d]) else indices[d].ndim for d in used)
+    free = self.ndim - sum(covered[d] for d in used)
+    before = used[0] if used[-1] - used[0] + 1 == len(used) else 0
+    return before + rank - 1, free - before
+
+
+def _selected(self: Any, indices: list[Any], values: Any) -> int:
+    """How many elements the masks have to choose for ``values`` to fit; 1 if any number may."""
+    _, following = _place_of_indices(self, indices)
+    at = values.ndim - following - 1
+    given = [values.shape[at]] if at >= 0 else []
+    given += [i.shape[-1] for i in indices if i is not None and not _is_mask(i) and i.ndim]
+    return next((n for n in given if n != 1), 1)
+
+
+def _positions(self: Any, indices: list[Any], count: int) -> list[Any]:
+    """The indices with each mask as the positions of its ``count`` elements that are True."""
+    out: list[Any] = []
+    for i in indices:
+        if not _is_mask(i):
+            out.append(i)
+            continue
+        _check_mask(self, i, len(out))
+        chosen = jnp.sum(i, dtype=jnp.int32)
+        require(
+            chosen != count,
+            chosen,
+            f"shape mismatch: value tensor of {count} elements cannot be broadcast to an indexing result of {{value}}",
+            RuntimeError,
+        )
+        out.extend(jnp.nonzero(i, size=count, fill_value=0))
+    return out
+
+
+def _masked_put(self: Any, indices: list[Any], values: Any, accumulate: bool) -> Any:
+    """``x[:, mask] = value``: one value for all that is chosen, so that no position needs to be known."""
+    first = next(d for d, i in enumerate(indices) if i is not None)
+    mask = indices[first]
+    _check_mask(self, mask, first)
+    at, following = _place_of_indices(self, indices)
+    rank = at + 1 + following
+    shape = (*(1,) * (rank - values.ndim), *values.shape[max(values.ndim - rank, 0) :])
+    value = values.reshape(*shape[:at], *(1,) * mask.ndim, *shape[at + 1 :])
     mask = lax.expand_dims(mask, [*range(first), *range(first + mask.ndim, self.ndim)])
-    value = values.reshape(())
     if accumulate:
         value = (self | value) if self.dtype == jnp.bool_ else self + value
     return jnp.where(mask, value, self)
