@@ -4,8 +4,6 @@ import pytest
 import torch
 from harness import check
 
-from torch_tpu.lowering import registry
-
 
 def make(shape, dtype=torch.float32, seed=0):
     return (torch.randn(shape, generator=torch.Generator().manual_seed(seed)) * 0.5).to(dtype)
@@ -33,12 +31,27 @@ def test_multi_head_attention(dtype, mask, average):
     check("aten::_native_multi_head_attention", x, x, x, D, H, *projections(dtype), mask[0], True, average, mask[1])
 
 
-def test_without_weights():
-    import jax.numpy as jnp
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("need_weights", [False, True])
+def test_attention_module(compiled, need_weights):
+    """PyTorch's meta kernel has a tensor of no elements for weights that are not wanted; kernels have none."""
+    m = torch.nn.MultiheadAttention(D, H, batch_first=True).eval()
+    x, other = make((B, L, D)), make((B, L + 2, D))
+    for operands in [(x, x, x), (x, other, other)]:
+        with torch.no_grad():
+            expected = m.to("cpu")(*operands, need_weights=need_weights)
+            call = torch.compile(m.to("tpu"), backend="tpu", fullgraph=True) if compiled else m.to("tpu")
+            got = call(*[t.to("tpu") for t in operands], need_weights=need_weights)
+        torch.testing.assert_close([None if t is None else t.cpu() for t in got], list(expected))
 
-    x = jnp.ones((B, L, D), "float32")
-    rest = [jnp.ones(s, "float32") for s in [(3 * D, D), (3 * D,), (D, D), (D,)]]
-    assert registry.get("aten::_native_multi_head_attention").fn(x, x, x, D, H, *rest, need_weights=False)[1] is None
+
+def test_fused_attention_without_weights():
+    x = make((B, L, D))
+    arguments = (x, x, x, D, H, *projections(torch.float32), None, False, True, None)
+    on_device = [a.to("tpu") if isinstance(a, torch.Tensor) else a for a in arguments]
+    expected, got = (torch._native_multi_head_attention(*a) for a in (arguments, on_device))
+    torch.testing.assert_close(got[0].cpu(), expected[0])
+    assert got[1] is None and expected[1] is None
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -50,7 +50,7 @@ def _attend(query: Any, key: Any, value: Any, num_head: int, mask: Any, mask_typ
     return jnp.swapaxes(out, 1, 2).reshape(query.shape), weights
 
 
-@register("aten::_native_multi_head_attention", precision=True)
+@register("aten::_native_multi_head_attention", precision=True, own_shapes=True)
 def multi_head_attention(
     query: Any,
     key: Any,
