@@ -145,6 +145,16 @@ def result_type(*args: Any) -> torch.dtype:
     return found
 
 
+def _truncated(x: Any, target: np.dtype) -> Any:
+    """Floating to integer as x86 converts, which is what PyTorch shows on CPU. XLA saturates.
+
+    What int32 cannot hold (int64 for the wider types), NaN too, is its least number; smaller types wrap around.
+    """
+    bits, via = (32, np.int32) if target.itemsize < 4 or target == np.int32 else (64, np.int64)
+    x = x.astype(jnp.float32) if np.dtype(x.dtype).itemsize == 1 else x  # has the bound
+    return jnp.where(x < 2.0 ** (bits - 1), x.astype(via), np.iinfo(via).min).astype(target)
+
+
 def cast(x: Any, dtype: torch.dtype) -> Any:
     """``x`` (array, ``Scalar`` or Python number) as an array of ``dtype``, by PyTorch's conversion rules.
 
@@ -160,13 +170,11 @@ def cast(x: Any, dtype: torch.dtype) -> Any:
     if source == target:
         return x
     if source.kind == "c" and target.kind != "c":
-        return x != 0 if target == np.bool_ else jax.lax.real(x).astype(target)
+        return x != 0 if target == np.bool_ else cast(jax.lax.real(x), dtype)
     if target == np.bool_:
         return x != 0
-    if jnp.issubdtype(source, jnp.floating) and (target == np.int64 or (target.kind in "iu" and target.itemsize < 8)):
-        # x86's conversion, which PyTorch shows on CPU: what int64 cannot hold (NaN too) is its least number, and
-        # smaller types wrap around from there. XLA saturates.
-        return jnp.where(x < 2.0**63, x.astype(np.int64), np.iinfo(np.int64).min).astype(target)
+    if jnp.issubdtype(source, jnp.floating) and target.kind in "iu" and target != np.uint64:
+        return _truncated(x, target)
     if source == np.bool_ and target.kind not in "iu":
         # XLA takes a product with a converted bool for a choice between the other factor and 0: inf * False, NaN in
         # PyTorch, would be 0. It does not so with a chosen 0 or 1.
