@@ -1,5 +1,6 @@
 """Arithmetic with broadcasting, against PyTorch on CPU."""
 
+import jax
 import jax.numpy as jnp
 import pytest
 import torch
@@ -281,3 +282,12 @@ def test_divisors_of_what_is_no_integer(name, dtype):
     x = jnp.ones(3, dtype)
     with pytest.raises(NotImplementedError, match="expected integers"):
         registry.get(name).fn(x, x)
+
+
+def test_complex64_is_not_computed_in_complex128():
+    """XLA:TPU aborts the process on complex128."""
+    with jax.enable_x64(True):
+        x = jnp.ones(3, jnp.complex64)
+        for f in (pointwise.power, pointwise.logaddexp, pointwise.div, pointwise.lerp):
+            arguments = (x, x, x)[: 3 if f is pointwise.lerp else 2]
+            assert "c128" not in str(jax.make_jaxpr(f)(*arguments)), f

@@ -211,7 +211,8 @@ def _complex_power(base: Any, exponent: Any) -> Any:
     x, y, p, q = (v.astype(jnp.float64) for v in (base.real, base.imag, exponent.real, exponent.imag))
     modulus, angle = jnp.log(jnp.hypot(x, y)), jnp.arctan2(y, x)
     size, turn = jnp.exp(p * modulus - q * angle), p * angle + q * modulus
-    return lax.complex(size * jnp.cos(turn), size * jnp.sin(turn)).astype(base.dtype)
+    real, imag = (part.astype(base.real.dtype) for part in (size * jnp.cos(turn), size * jnp.sin(turn)))
+    return lax.complex(real, imag)
 
 
 @register("aten::pow.Tensor_Tensor", "aten::pow.Scalar", promote=Promotion.DEFAULT)
@@ -280,7 +281,8 @@ def log_of_sum(x: Any, y: Any) -> Any:
     same_infinity = jnp.isinf(low.real) & (low.real == high.real)
     regular = jnp.log1p(jnp.exp(low - high)) + high
     infinite = jnp.where(low.real < 0, low, jnp.log(jnp.exp(low) + jnp.exp(high)))
-    nan = lax.complex(jnp.nan, jnp.nan).astype(x.dtype)
+    nan = jnp.asarray(jnp.nan, x.real.dtype)
+    nan = lax.complex(nan, nan)
     return jnp.where(jnp.isnan(x) | jnp.isnan(y), nan, jnp.where(same_infinity, infinite, regular))
 
 
