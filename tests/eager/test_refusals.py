@@ -66,6 +66,33 @@ def test_types_of_large_operands():
     same_refusal(lambda t: torch.mm(t(300, 300, dtype=B), t(300, 300, dtype=B)))
 
 
+_MIXED = {
+    "nll_loss": lambda x, w: F.nll_loss(x, torch.zeros(2, dtype=torch.long, device=x.device), w),
+    "layer_norm": lambda x, w: F.layer_norm(x, (3,), w, w),
+    "batch_norm": lambda x, w: F.batch_norm(x, w, w),
+    "linear": lambda x, w: F.linear(x, w.expand(4, 3)),
+    "lerp": lambda x, w: torch.lerp(x, x, w),
+    "index_add": lambda x, w: torch.index_add(x, 0, torch.tensor([1], device=x.device), w[None]),
+    "mse_loss": lambda x, w: F.mse_loss(x, w.expand(2, 3)),
+    "where": lambda x, w: torch.where(x > 0, x, w),
+}
+
+
+@pytest.mark.parametrize("half", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("run", _MIXED.values(), ids=_MIXED)
+def test_half_and_float(run, half):
+    """CPU takes some mixtures; one that it refuses, though it takes each of the types alone, is refused."""
+    for types in ((torch.float32, half), (half, torch.float32)):
+        said = []
+        for device in ("cpu", "tpu"):
+            x, w = torch.ones(2, 3, dtype=types[0], device=device), torch.ones(3, dtype=types[1], device=device)
+            try:
+                said.append(run(x, w).dtype)
+            except RuntimeError as e:
+                said.append(str(e))
+        assert said[0] == said[1]
+
+
 def test_half_types_are_not_asked_about():
     assert torch.ones(3, dtype=torch.float8_e4m3fn, device="tpu").to(torch.float32).sum().item() == 3
     target = torch.zeros(3, dtype=I, device="tpu")

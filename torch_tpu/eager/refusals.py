@@ -149,7 +149,7 @@ def check_types(op: Operator, values: dict[str, Any]) -> None:
     """Raise what the CPU kernel raises for the types of the operands.
 
     It is their types that it refuses if it takes operands that are alike but for them. Types that CPU has fewer kernels
-    for than other devices (half types) are not asked about.
+    for than other devices (half types) are not asked about, but for a mixture of types of which it takes each alone.
     """
     given = tensors(values)
     types = {*(t.dtype for t in given), *(v for v in values.values() if isinstance(v, torch.dtype))}
@@ -158,7 +158,9 @@ def check_types(op: Operator, values: dict[str, Any]) -> None:
     if plain and not any(a.is_out for a in op._schema.arguments):
         return
     turned_complex = any(isinstance(v, complex) for v in numbers.values()) and not any(t.is_complex for t in types)
-    if not turned_complex and any(map(_is_spared, types)):
+    spared = not turned_complex and any(map(_is_spared, types))
+    floating = {id(t): t.dtype for t in given if t.dtype.is_floating_point}
+    if spared and len({*floating.values()}) < 2:
         return
     key = (op._schema.name, op._schema.overload_name, *map(_type_of, values.values()))
     if key in _taken or not _can_be_asked(op, given):
@@ -174,9 +176,12 @@ def check_types(op: Operator, values: dict[str, Any]) -> None:
             return
         if _has_no_kernel(theirs):
             return
-    if theirs is not None and any(
-        _answer(op, _real_numbers(kept | numbers), s) is None for s in _substitutes(given, small)
-    ):
+    if spared:
+        alike = ([_Typed(f, small, dict.fromkeys(floating, d)) for f in _FILLINGS] for d in {*floating.values()})
+        refused = all(any(_answer(op, kept, s) is None for s in stand_ins) for stand_ins in alike)
+    else:
+        refused = any(_answer(op, _real_numbers(kept | numbers), s) is None for s in _substitutes(given, small))
+    if theirs is not None and refused:
         raise theirs
 
 
