@@ -1,0 +1,13 @@
+"""Operators forward, on the part of PyTorch's operator database that op_db_part.py chooses."""
+
+from __future__ import annotations
+
+import op_db_part
+import pytest
+import torch
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("title", "part", "dtype"), list(op_db_part.cases("forward", "forward in another dtype")))
+def test_forward(title: str, part: str, dtype: torch.dtype) -> None:
+    op_db_part.run(title, part, dtype)
