@@ -33,10 +33,14 @@ def as_strided(self: torch.Tensor, size: Any, stride: Any, storage_offset: int |
     return _reinterpret(self, size, stride, offset - own)
 
 
+_PLAIN: Any = torch.Tensor
+
+
 def as_strided_(self: torch.Tensor, size: Any, stride: Any, storage_offset: int | None = None) -> torch.Tensor:
     """What ``squeeze_``, ``t_`` and the like come to. PyTorch's own kernel goes by its record of the storage's size,
     which is out of date where the storage was resized."""
-    if type(self).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:  # a tracer's wrapper: it has no memory
+    kind: Any = type(self)
+    if kind.__torch_dispatch__ is not _PLAIN.__torch_dispatch__:  # a tracer's wrapper: it has no memory
         return _own_as_strided_()(self, size, stride, storage_offset)
     self.data = as_strided(self, size, stride, storage_offset)
     return self

@@ -32,8 +32,10 @@ def _check_cell(op: str, parts: int, input_gates: Any, hidden_gates: Any, state:
     fit = len(shape) == 2 and hidden_gates.shape == shape and state.shape == (shape[0], shape[1] // parts)
     torch._check(
         fit,
-        lambda: f"{op}: expected gates of shape (batch, {parts} * hidden) and a state of shape (batch, hidden), "
-        f"got {shape}, {hidden_gates.shape} and {state.shape}",
+        lambda: (
+            f"{op}: expected gates of shape (batch, {parts} * hidden) and a state of shape (batch, hidden), "
+            f"got {shape}, {hidden_gates.shape} and {state.shape}"
+        ),
     )
     torch._check(
         all(b is None or b.shape == shape[1:] for b in biases),
