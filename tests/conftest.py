@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import os
 import shutil
 import sys
 import tempfile
 import zlib
+from collections.abc import Iterator
 
 # Tests start with an empty program cache of their own, unless one is named (TORCH_TPU_TEST_CACHE keeps it warm).
 if "TORCH_TPU_CACHE_DIR" not in os.environ:
@@ -29,3 +31,18 @@ import torch
 def seeded(request: pytest.FixtureRequest) -> None:
     """Each test draws the same inputs in every run, and others than its neighbours."""
     torch.manual_seed(zlib.crc32(request.node.nodeid.encode()))
+
+
+_LARGE_KB = 3 * 1024 * 1024
+
+
+@pytest.fixture(autouse=True, scope="module")
+def programs_let_go() -> Iterator[None]:
+    """Tests compile more programs than any user: a worker that has become large forgets them after each module."""
+    yield
+    with open("/proc/self/status") as f:
+        used = next(int(line.split()[1]) for line in f if line.startswith("VmRSS"))
+    if used > _LARGE_KB:
+        torch._dynamo.reset()
+        torch.tpu.compiler.clear_cache()
+        gc.collect()

@@ -19,7 +19,7 @@ from torch_tpu.eager import plan as plans_module
 from torch_tpu.eager.plan import NeedsResize, Plan
 from torch_tpu.eager.spec import Kind, Param, Spec
 from torch_tpu.lowering import dtypes
-from torch_tpu.runtime import buffers, rng, scalars
+from torch_tpu.runtime import buffers, programs, rng, scalars
 
 _PLAN_LIMIT = 4096  # plans of one operator; shapes without end must not grow without end
 CHUNK = 16  # tensors of a foreach or fused operator in one program
@@ -30,6 +30,7 @@ def build(spec: Spec) -> Callable[..., Any]:
     """The kernel of an operator."""
     source = _source(spec)
     plans: dict[Any, Plan] = {}
+    programs.cache.holders.append(plans.clear)
     namespace: dict[str, Any] = {
         "plans": plans,
         "storage_of": torch.Tensor.untyped_storage,

@@ -89,6 +89,7 @@ class ProgramCache:
         self._locks: dict[tuple[Any, ...], threading.RLock] = {}
         self._lock = threading.RLock()
         self.directory = CacheDirectory() if os.environ.get(PERSIST_VARIABLE, "1") != "0" else None
+        self.holders: list[Callable[[], None]] = []  # what lets go of programs that are held besides this cache
         self.listeners: list[Callable[[str, float, bool], None]] = []
         self._explains = explain.wanted()
         if self._explains:
@@ -139,6 +140,8 @@ class ProgramCache:
             self.programs.clear()
             self._locks.clear()
             self._by_label.clear()
+        for let_go in list(self.holders):
+            let_go()
         if disk and self.directory is not None:
             self.directory.clear()
 
