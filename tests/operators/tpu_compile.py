@@ -15,15 +15,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-# libtpu is only asked to compile: it must not look for a device, and other processes may compile at the same time.
-os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
-os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
-os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v6e-4")
-os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
-os.environ.setdefault("TPU_WORKER_ID", "0")
-os.environ.setdefault("TPU_MIN_LOG_LEVEL", "3")
-os.environ.setdefault("TPU_STDERR_LOG_LEVEL", "3")
-
 import checks
 import jax
 import numpy as np
@@ -32,7 +23,12 @@ from jax.experimental import topologies
 from mirror import inputs, tensors
 from torch.testing._internal.opinfo.core import OpInfo
 
+from torch_tpu.aot.compiler import LIBTPU_ENVIRONMENT
 from torch_tpu.runtime import programs, transfer
+
+# libtpu is only asked to compile: it must not look for a device, and other processes may compile at the same time.
+for name, value in LIBTPU_ENVIRONMENT.items():
+    os.environ.setdefault(name, value)
 
 TOPOLOGIES = ("v6e:2x2", "v5e:2x2")
 

@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-import os
-
-# Other processes may compile with libtpu at the same time: it is asked for no device.
-os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
-os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
-os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v6e-4")
-os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
-os.environ.setdefault("TPU_WORKER_ID", "0")
-os.environ.setdefault("TPU_MIN_LOG_LEVEL", "3")
-os.environ.setdefault("TPU_STDERR_LOG_LEVEL", "3")
-
 import jax
 import numpy as np
 import pytest
 import torch
+import tpu_compile  # sets what libtpu reads, before it is loaded
 from harness import find
-from jax.experimental import topologies
 
 from torch_tpu.lowering import dtypes, registry
 from torch_tpu.runtime import programs
@@ -32,8 +21,7 @@ def t(*shape: int, dtype: torch.dtype = F) -> torch.Tensor:
 
 @pytest.fixture(scope="module")
 def place() -> jax.sharding.Sharding:
-    topology = topologies.get_topology_desc("v6e:2x2", "tpu")
-    return jax.sharding.SingleDeviceSharding(topology.devices[0])
+    return tpu_compile.place("v6e:2x2")
 
 
 CONV = ([1, 1], [1, 1], [1, 1], False, [0, 0], 1)  # stride, padding, dilation, transposed, output padding, groups

@@ -19,10 +19,9 @@ from torch_tpu.aot.chips import Topology
 from torch_tpu.aot.program import Program
 
 # libtpu is asked for no device, and other processes may have it loaded.
-_ENVIRONMENT = {
+LIBTPU_ENVIRONMENT = {
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1", "TPU_SKIP_MDS_QUERY": "1", "TPU_ACCELERATOR_TYPE": "v6e-4",
     "TPU_WORKER_HOSTNAMES": "localhost", "TPU_WORKER_ID": "0", "TPU_MIN_LOG_LEVEL": "3", "TPU_STDERR_LOG_LEVEL": "3",
-    "JAX_PLATFORMS": "cpu",
 }  # fmt: skip
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _SIZE = r"([0-9.]+)([KMGT]?)(?:iB|B)?"
@@ -101,7 +100,8 @@ def compile_program(
         (folder / "request.json").write_text(json.dumps(request))
         worker = str(pathlib.Path(__file__).with_name("worker.py"))
         done = subprocess.run(
-            [sys.executable, "-P", worker, name], env=os.environ | _ENVIRONMENT, capture_output=True, text=True,
+            [sys.executable, "-P", worker, name], env=os.environ | LIBTPU_ENVIRONMENT | {"JAX_PLATFORMS": "cpu"},
+            capture_output=True, text=True,
             timeout=timeout, stdin=subprocess.DEVNULL,
         )  # fmt: skip
         return _read(folder, program, topology, done)

@@ -14,10 +14,10 @@ from typing import Any
 import jax
 import numpy as np
 import torch
-from torch.fx import GraphModule, Node
+from torch.fx import Node
 
 from torch_tpu.aot.trace import Captured, placeholders, source_of, written
-from torch_tpu.compile.evaluate import Context, evaluate
+from torch_tpu.compile.evaluate import Context, constants_of, evaluate
 from torch_tpu.compile.runner import draws
 from torch_tpu.eager import views
 from torch_tpu.lowering import checks, dtypes
@@ -77,7 +77,7 @@ class _Graph:
         self.names, self.roles = list(captured.names), list(captured.roles)
         self.donated = tuple(i for i, n in enumerate(self.inputs) if n in changed)
         self.layouts = [_layout(f) for f in self.fakes]
-        self.constants = _constants(self.module)
+        self.constants = constants_of(self.module)  # operands too: their values do not matter here
         self.is_random = draws(self.module)
         self.results: list[Node] = []
         self.labels: list[tuple[str, str]] = []
@@ -128,21 +128,6 @@ def _layout(fake: torch.Tensor) -> Any:
 
 def _view(fake: torch.Tensor, layout: Any) -> views.View:
     return views.solve(layout, tuple(fake.shape), fake.stride(), 0, dtypes.to_jax(fake.dtype))
-
-
-def _constants(module: GraphModule, prefix: str = "") -> dict[str, torch.Tensor]:
-    """The tensors that the graph itself holds: operands too, their values do not matter here."""
-    found: dict[str, torch.Tensor] = {}
-    for node in module.graph.nodes:
-        if node.op == "get_attr":
-            value: Any = module
-            for part in str(node.target).split("."):
-                value = getattr(value, part)
-            if isinstance(value, torch.Tensor):
-                found[f"{prefix}{node.target}"] = value
-            elif isinstance(value, GraphModule):
-                found |= _constants(value, f"{prefix}{node.target}.")
-    return found
 
 
 def _nbytes(aval: Any) -> int:

@@ -16,14 +16,13 @@ import numpy as np
 import torch
 from torch.fx import Node
 
-from torch_tpu.binding import generator
 from torch_tpu.binding import tensor as binding_tensor
 from torch_tpu.compile import padded
 from torch_tpu.compile.evaluate import Context, Sizes, concrete
 from torch_tpu.compile.padded import Lengths, Padded, Unpaddable
-from torch_tpu.eager import modes, views
+from torch_tpu.eager import views
 from torch_tpu.lowering import checks, dtypes
-from torch_tpu.runtime import errors, platform, programs, rng, transfer
+from torch_tpu.runtime import errors, platform, programs, transfer
 from torch_tpu.runtime.buffers import Buffer, Layout, canonical_strides
 
 if TYPE_CHECKING:
@@ -39,7 +38,6 @@ class _Plan:
     """A program for a bucket, and how its operands and results lie."""
 
     program: programs.Program
-    buckets: Sizes
     outs: tuple[tuple[binding_tensor.Factory, Layout, tuple[int, ...]], ...]  # with the strides of the padded result
 
 
@@ -85,7 +83,7 @@ class Bucketed:
             None if v is None else (v.key, b.layout) for v, b in zip(views_of, found, strict=True)
         ))  # fmt: skip
         real = np.asarray([int(sizes[s]) for s in symbols], np.int32)
-        operands = [*arrays, *self._others(args), real]
+        operands = [*arrays, *self.graph.others(args), real]
         plan = self.plans.get(key)
         if plan is None:
             plan = self.plans[key] = self._compile(buckets, symbols, views_of, operands)
@@ -113,14 +111,6 @@ class Bucketed:
         assert arranged is not None
         return transfer.put(np.ascontiguousarray(np.transpose(room, arranged[1])), self.graph.device)
 
-    def _others(self, args: Sequence[Any]) -> list[Any]:
-        graph = self.graph
-        out = graph.scalar_vectors(args)
-        out += [binding_tensor.buffer_of(t).force() for t in graph.constants.values()]
-        if graph.is_random:
-            out.append(rng.draw_key(generator.default_generator(graph.device)))
-        return out
-
     # Compilation -----------------------------------------------------------------------------------------------
 
     def _compile(
@@ -145,7 +135,7 @@ class Bucketed:
             key, graph.label, lambda *a: self._body(buckets, symbols, views_of, notes, *a), avals,
             notes=lambda: tuple(notes), device=graph.device, options=graph.options.xla,
         )  # fmt: skip
-        return _Plan(program, buckets, tuple(outs))
+        return _Plan(program, tuple(outs))
 
     def _body(
         self, buckets: Sizes, symbols: Sequence[Any], views_of: Sequence[Any], notes: list[Any], *operands: Any
@@ -197,12 +187,7 @@ class Bucketed:
 
     def _finish(self, plan: _Plan, results: list[Any], args: Sequence[Any], sizes: Sizes) -> list[Any]:
         graph = self.graph
-        if plan.program.notes:
-            modes.expect_all(results[len(plan.outs)], plan.program.notes)
-        if modes.state.blocking:
-            with errors.translated(graph.label, graph.device):
-                jax.block_until_ready(results)
-            modes.raise_failed()
+        graph.look_at(results, len(plan.outs), plan.program.notes)
         made = [f.make(Buffer(layout, r)) for (f, layout, _), r in zip(plan.outs, results, strict=False)]
         out = []
         for position, o in enumerate(graph.outputs):

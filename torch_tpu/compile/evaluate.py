@@ -145,10 +145,29 @@ def _value(argument: Any, values: Mapping[Node, Any]) -> Any:
     return argument
 
 
-def _attribute(module: GraphModule, node: Node, context: Context, prefix: str) -> Any:
+def _held(module: GraphModule, node: Node) -> Any:
+    """What a ``get_attr`` node stands for."""
     found: Any = module
     for part in str(node.target).split("."):
         found = getattr(found, part)
+    return found
+
+
+def constants_of(module: GraphModule, prefix: str = "") -> dict[str, torch.Tensor]:
+    """The tensors that the graph itself holds, and the graphs inside it, by the names ``Context.constants`` has."""
+    found: dict[str, torch.Tensor] = {}
+    for node in module.graph.nodes:
+        if node.op == "get_attr":
+            value = _held(module, node)
+            if isinstance(value, torch.Tensor):
+                found[f"{prefix}{node.target}"] = value
+            elif isinstance(value, GraphModule):
+                found |= constants_of(value, f"{prefix}{node.target}.")
+    return found
+
+
+def _attribute(module: GraphModule, node: Node, context: Context, prefix: str) -> Any:
+    found = _held(module, node)
     if isinstance(found, torch.Tensor):
         return context.constants[f"{prefix}{node.target}"]
     return Subgraph(found, f"{prefix}{node.target}.") if isinstance(found, GraphModule) else found

@@ -182,10 +182,6 @@ def _embedding(op: Any, bound: Bound, node: Node, context: Context, lengths: Len
     return _run(op, bound, node, context, lengths, lambda p: p.filled(0))
 
 
-def _embedding_backward(op: Any, bound: Bound, node: Node, context: Context, lengths: Lengths) -> Any:
-    return _run(op, bound, node, context, lengths, lambda p: p.filled(0))
-
-
 def _gather(op: Any, bound: Bound, node: Node, context: Context, lengths: Lengths) -> Any:
     """Indices that do not count become 0; those that do must not reach into the padding."""
     index, dim = bound["index"], bound["dim"]
@@ -374,7 +370,6 @@ _RULES: dict[str, Rule] = {
         _along,
     ),
     "embedding": _embedding,
-    "embedding_dense_backward": _embedding_backward,
     "gather": _gather,
     "index_select": _gather,
     "index": _index,

@@ -27,7 +27,7 @@ from torch_tpu.compile import host, identity
 from torch_tpu.compile import options as compile_options
 from torch_tpu.compile.bucketed import Bucketed
 from torch_tpu.compile.errors import GraphError
-from torch_tpu.compile.evaluate import Context, Sizes, concrete, draws, evaluate
+from torch_tpu.compile.evaluate import Context, Sizes, concrete, constants_of, draws, evaluate
 from torch_tpu.compile.operators import NUMBER_TYPES, copy_form, is_computed_number
 from torch_tpu.compile.padded import Unpaddable
 from torch_tpu.eager import copies, modes, views
@@ -98,7 +98,8 @@ class Graph:
         self.uploaded = tuple(i for i in self.host_at if self.inputs[i].node.meta["val"].ndim)
         self.is_dynamic = _has_symbols(self.nodes)
         self.is_random = draws(module)
-        self.constants = _constants(module)
+        with fake_tensors_off():  # AOTAutograd calls compilers under its fake tensors
+            self.constants = {n: t.detach().to("tpu").contiguous() for n, t in constants_of(module).items()}
         self.device = self._device()
         self.result_nodes: tuple[Node, ...] = ()
         self.host_part: host.HostPart | None = None
@@ -242,7 +243,7 @@ class Graph:
             program = plan.programs[donate] = self._compile(plan, args, donate)
         operands = arrays
         if self.host_at or self.number_at or self.constants or self.is_random or plan.starts:
-            operands = [*arrays, *self._others(args, plan)]
+            operands = [*arrays, *self.others(args), *plan.starts]
         try:
             results = program.call(*operands)
         except (jax.errors.JaxRuntimeError, MemoryError) as e:
@@ -268,15 +269,24 @@ class Graph:
         """The inputs that are overwritten and whose arrays nobody else holds."""
         return tuple([k for k in self.written_at if sys.getrefcount(arrays[k]) <= SOLE_REFERENCES])
 
-    def _others(self, args: Sequence[Any], plan: Plan) -> list[Any]:
-        """Operands besides the device tensors, in the order of ``_avals``."""
-        out = self.scalar_vectors(args)
+    def others(self, args: Sequence[Any]) -> list[Any]:
+        """Operands besides the device tensors and the starts of their views, in the order of ``_avals``."""
+        out = [_vector([args[i] for i in at], dtype, self.device) for dtype, at in self.scalars]
         out += [binding_tensor.buffer_of(copies.from_host(args[i], self.device)).force() for i in self.uploaded]
         out += [scalars.scalar(float(args[i]), np.dtype(np.float64), self.device) for i in self.number_at]
         out += [binding_tensor.buffer_of(t).force() for t in self.constants.values()]
         if self.is_random:
             out.append(rng.draw_key(generator.default_generator(self.device)))
-        return [*out, *plan.starts]
+        return out
+
+    def look_at(self, results: list[Any], at: int, notes: Any) -> None:
+        """What follows a call: remember its checks (result ``at``), and wait for it in blocking mode."""
+        if notes:
+            modes.expect_all(results[at], notes)
+        if modes.state.blocking:
+            with errors.translated(self.label, self.device):
+                jax.block_until_ready(results)
+            modes.raise_failed()
 
     def _finish(
         self, args: list[Any], found: Sequence[Buffer], plan: Plan, program: programs.Program, results: list[Any],
@@ -286,12 +296,7 @@ class Graph:
         for at, value in zip(self._written_order(donate), results[:n], strict=True):
             k = self.written_at[at]
             found[k].set(value, plan.layouts[k])
-        if program.notes:
-            modes.expect_all(results[n + m], program.notes)
-        if modes.state.blocking:
-            with errors.translated(self.label, self.device):
-                jax.block_until_ready(results)
-            modes.raise_failed()
+        self.look_at(results, n + m, program.notes)
         made = [
             f.make(Buffer(layout, r))
             for f, layout, r in zip(plan.factories, plan.out_layouts, results[n : n + m], strict=True)
@@ -334,12 +339,8 @@ class Graph:
         """The order of new values among the results: XLA gives the first the memory of the first donated operand."""
         return sorted(range(len(self.written_at)), key=lambda at: self.written_at[at] not in donate)
 
-    def scalar_vectors(self, args: Sequence[Any]) -> list[Any]:
-        """The inputs that are CPU scalars, one vector a dtype."""
-        return [_vector([args[i] for i in at], dtype, self.device) for dtype, at in self.scalars]
-
     def spread_scalars(self, vectors: Sequence[Any], values: list[Any]) -> None:
-        """The same inside the program: the values of those inputs, entered in ``values``."""
+        """The values of the inputs that are CPU scalars (a vector a dtype), entered in ``values``."""
         for vector, (_, at) in zip(vectors, self.scalars, strict=True):
             for n, i in enumerate(at):
                 values[i] = vector[n]
@@ -513,19 +514,3 @@ def _has_symbols(nodes: Sequence[Node]) -> bool:
         return isinstance(x, (torch.SymInt, torch.SymBool))
 
     return any(symbolic(n.meta.get("val")) for n in nodes)
-
-
-def _constants(module: GraphModule, prefix: str = "") -> dict[str, torch.Tensor]:
-    """The tensors that the graph itself holds, on the device."""
-    found: dict[str, torch.Tensor] = {}
-    for node in module.graph.nodes:
-        if node.op == "get_attr":
-            value: Any = module
-            for part in str(node.target).split("."):
-                value = getattr(value, part)
-            if isinstance(value, torch.Tensor):
-                with fake_tensors_off():  # AOTAutograd calls compilers under its fake tensors
-                    found[f"{prefix}{node.target}"] = value.detach().to("tpu").contiguous()
-            elif isinstance(value, GraphModule):
-                found |= _constants(value, f"{prefix}{node.target}.")
-    return found

@@ -32,7 +32,7 @@ from torch.fx import GraphModule, Node
 from torch_tpu.binding import exported as binding_exported
 from torch_tpu.compile import dimensions, inline
 from torch_tpu.compile.backend import decompositions, is_known
-from torch_tpu.compile.evaluate import Context, evaluate
+from torch_tpu.compile.evaluate import Context, constants_of, evaluate
 from torch_tpu.eager.sdpa import scaled_dot_product_attention
 from torch_tpu.eager.spec import spec_for
 from torch_tpu.export.errors import ExportError
@@ -241,7 +241,8 @@ class Function:
                 values.append(value if is_tensor else dimensions.evaluate(_expression(node.meta["val"]), sizes))
         # Without a key of its own a program has operators that could draw, but do not (attention without dropout).
         random = jax.random.wrap_key_data(key, impl="threefry2x32") if key is not None else jax.random.key(0)
-        context = Context(sizes=sizes, key=random, constants=_constants(self.module))
+        constants = {n: jnp.asarray(to_numpy(t)) for n, t in constants_of(self.module).items()}
+        context = Context(sizes=sizes, key=random, constants=constants)
         with checks.collect() as made:
             computed = evaluate(self.module, values, context)
         notes[:] = [(c.message, c.error.__name__) for c in made]
@@ -374,21 +375,6 @@ def _is_still(node: Node) -> bool:
     given = dict(zip((a.name for a in target._schema.arguments), node.args, strict=False)) | node.kwargs
     by_default = {a.name: a.default_value for a in target._schema.arguments}
     return "dropout_p" in by_default and bool(given.get("dropout_p", by_default["dropout_p"]) == 0)
-
-
-def _constants(module: GraphModule, prefix: str = "") -> dict[str, Any]:
-    """Tensors that the graph holds as attributes rather than takes; export lifts nearly all of them."""
-    found: dict[str, Any] = {}
-    for node in module.graph.nodes:
-        if node.op == "get_attr":
-            value: Any = module
-            for part in str(node.target).split("."):
-                value = getattr(value, part)
-            if isinstance(value, torch.Tensor):
-                found[f"{prefix}{node.target}"] = jnp.asarray(to_numpy(value))
-            elif isinstance(value, GraphModule):
-                found |= _constants(value, f"{prefix}{node.target}.")
-    return found
 
 
 def to_numpy(value: torch.Tensor) -> np.ndarray:

@@ -6,7 +6,6 @@ import atexit
 import os
 import sys
 import sysconfig
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -63,11 +62,9 @@ def wanted() -> bool:
     return os.environ.get(VARIABLE, "0") == "1"
 
 
-def print_from_now_on(stats: Stats) -> None:
-    """Print each program as it is made, and the total at the end of the process."""
+def print_total_at_exit(stats: Stats) -> None:
     atexit.register(lambda: print(f"[torch_tpu] {total(stats)}", file=sys.stderr))
 
 
-def say(misses: Sequence[Miss]) -> None:
-    for m in misses:
-        print(f"[torch_tpu] {line(m)}", file=sys.stderr)
+def say(miss: Miss) -> None:
+    print(f"[torch_tpu] {line(miss)}", file=sys.stderr)

@@ -93,7 +93,7 @@ class ProgramCache:
         self.listeners: list[Callable[[str, float, bool], None]] = []
         self._explains = explain.wanted()
         if self._explains:
-            explain.print_from_now_on(self.stats)
+            explain.print_total_at_exit(self.stats)
 
     def get(
         self,
@@ -203,7 +203,7 @@ class ProgramCache:
             s.misses.append(miss)
             del s.misses[:-_KEEP_MISSES]
         if self._explains:
-            explain.say([miss])
+            explain.say(miss)
         for listener in self.listeners:
             listener(label, seconds, from_disk)
 
