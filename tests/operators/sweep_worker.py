@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import resource
+import pathlib
 import sys
 import time
 import warnings
@@ -12,6 +12,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+
+import workers
 from checks import CHECKS, Skipped
 from entries import ENTRIES
 
@@ -73,23 +77,15 @@ def for_tpu(say: Callable[[dict[str, Any]], None]) -> Callable[[dict[str, Any], 
 def main() -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    to, limit = os.fdopen(int(sys.argv[1]), "w"), int(sys.argv[2]) or None
+    limit, of_kind = int(sys.argv[2]) or None, {}
 
-    def say(message: dict[str, Any]) -> None:
-        to.write(json.dumps(message) + "\n")
-        to.flush()
+    def one(task: dict[str, Any], say: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+        kind = task["check"] == "tpu"
+        if kind not in of_kind:
+            of_kind[kind] = for_tpu(say) if kind else run
+        return of_kind[kind](task, limit)
 
-    one = None
-    for line in sys.stdin:
-        task = json.loads(line)
-        if one is None:
-            one = for_tpu(say) if task["check"] == "tpu" else run
-        result = one(task, limit)
-        torch.tpu.compiler.clear_cache()
-        full = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss > _AT_MOST_MB * 1024
-        say({**result, "last": True} if full else result)
-        if full:
-            break  # the next task gets a new process
+    workers.serve(one, torch.tpu.compiler.clear_cache, at_most_mb=_AT_MOST_MB)
 
 
 if __name__ == "__main__":

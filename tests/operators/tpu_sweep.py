@@ -18,6 +18,7 @@ import sys
 from typing import Any
 
 import sweep
+import workers
 from tpu_compile import TOPOLOGIES
 
 _DTYPES = ["float32", "int64", "bool", "complex64", "bfloat16", "float64", "complex128"]
@@ -67,7 +68,7 @@ def main() -> int:
 
         # What a worker has compiled is not told to the others: each asks this list at its start.
         os.environ["TPU_SWEEP_RESULTS"] = os.path.abspath(options.results)
-        sweep.run(todo, options, report)
+        workers.run(todo, sweep.command(options), options.jobs, report)
     bar.close()
     for topology in TOPOLOGIES:
         words = [p["word"] for (_, _, at), p in known.items() if at == topology]
