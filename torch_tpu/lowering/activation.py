@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from torch_tpu.lowering import dtypes
-from torch_tpu.lowering.pointwise import exponential, is_complex
+from torch_tpu.lowering import complex_functions, dtypes
+from torch_tpu.lowering.elements import is_complex
 from torch_tpu.lowering.registry import Promotion, register
 
 
@@ -22,7 +22,7 @@ def conj(x: Any) -> Any:
 
 
 def sigmoid_of(x: Any) -> Any:
-    return 1 / (1 + exponential(-x)) if is_complex(x) else lax.logistic(x)
+    return 1 / (1 + complex_functions.exp(-x)) if is_complex(x) else lax.logistic(x)
 
 
 def _cast_like(x: Any, *numbers: Any) -> tuple[Any, ...]:
@@ -44,7 +44,7 @@ def sigmoid_backward(grad_output: Any, output: Any) -> Any:
 
 @register("aten::tanh", promote=Promotion.INT_TO_FLOAT)
 def tanh(self: Any) -> Any:
-    return jnp.tanh(self)
+    return complex_functions.FUNCTIONS["tanh"](self) if is_complex(self) else jnp.tanh(self)
 
 
 @register("aten::tanh_backward", promote=Promotion.DEFAULT)
@@ -190,7 +190,7 @@ def softplus_backward(grad_output: Any, self: Any, beta: Any, threshold: Any) ->
 
 @register("aten::silu", promote=Promotion.DEFAULT)
 def silu(self: Any) -> Any:
-    return self / (1 + exponential(-self))
+    return self / (1 + (complex_functions.exp if is_complex(self) else jnp.exp)(-self))
 
 
 @register("aten::silu_backward", promote=Promotion.DEFAULT)

@@ -10,7 +10,7 @@ import torch
 from jax import lax
 
 from torch_tpu.lowering import dtypes
-from torch_tpu.lowering.pointwise import is_complex, is_floating, is_integer, sign_bit
+from torch_tpu.lowering.elements import is_complex, is_floating, is_integer, sign_bit
 from torch_tpu.lowering.registry import Promotion, register
 
 COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {

@@ -11,35 +11,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from torch_tpu.lowering import dtypes
+from torch_tpu.lowering import complex_functions, dtypes
+from torch_tpu.lowering.elements import is_complex, is_floating, is_integer, sign_bit
 from torch_tpu.lowering.registry import Meta, Promotion, register
-
-
-def is_floating(x: Any) -> bool:
-    return jnp.issubdtype(x.dtype, jnp.floating)
-
-
-def is_complex(x: Any) -> bool:
-    return jnp.issubdtype(x.dtype, jnp.complexfloating)
-
-
-def is_integer(x: Any) -> bool:
-    """An integer type; bool is not one."""
-    return jnp.issubdtype(x.dtype, jnp.integer)
-
-
-def sign_bit(x: Any) -> Any:
-    """True for negative floating numbers, -0.0 and NaN with the sign set."""
-    # A TPU has no bits of a float64 (it is a pair of float32 there); rounding keeps the sign.
-    return jnp.signbit(x.astype(jnp.float32) if x.dtype == jnp.float64 else x)
-
-
-def exponential(x: Any) -> Any:
-    """exp, also of complex numbers whose modulus is 0 whatever their angle: XLA's is NaN for -inf + inf i."""
-    if not is_complex(x):
-        return jnp.exp(x)
-    return jnp.where((x.real == -jnp.inf) & ~jnp.isfinite(x.imag), 0, jnp.exp(x))
-
 
 # Sums and products
 
@@ -220,14 +194,18 @@ def pow_tensor(self: Any, exponent: Any) -> Any:
     return power(self, exponent)
 
 
+def square_root(x: Any) -> Any:
+    return complex_functions.sqrt(x) if is_complex(x) else jnp.sqrt(x)
+
+
 # ATen's own special cases; the values differ from a general power (sqrt(-inf) is NaN, not inf).
 _KNOWN_POWERS = {
     0: jnp.ones_like,
     1: lambda x: x,
     2: lambda x: x * x,
     3: lambda x: x * x * x,
-    0.5: jnp.sqrt,
-    -0.5: lambda x: 1 / jnp.sqrt(x),
+    0.5: square_root,
+    -0.5: lambda x: 1 / square_root(x),
     -1: lambda x: 1 / x,
     -2: lambda x: 1 / (x * x),
 }

@@ -12,7 +12,9 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
-from torch_tpu.lowering.pointwise import exponential, is_complex, is_floating, sign_bit
+from torch_tpu.lowering import complex_functions
+from torch_tpu.lowering.elements import is_complex, is_floating, sign_bit
+from torch_tpu.lowering.pointwise import square_root
 from torch_tpu.lowering.registry import Promotion, register
 
 
@@ -44,64 +46,38 @@ def _erfinv(x: Any) -> Any:
     return jnp.where(inside, jnp.where(sign_bit(x), -value, value), lax.erf_inv(x))
 
 
-# C99's values of complex functions where XLA's formulas have lost a part: at infinities, NaN and signed zeros.
+def _of_any(name: str, real: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """``real`` of real numbers, and the function of that name of complex ones."""
+    return lambda x: complex_functions.FUNCTIONS[name](x) if is_complex(x) else real(x)
 
 
-def _with_sign(value: Any, of: Any, known_nan: bool = False) -> Any:
-    value = jnp.where(sign_bit(of), -1, 1) * jnp.abs(value)
-    return jnp.where(jnp.isnan(of), jnp.nan, value) if known_nan else value
-
-
-def _asinh(x: Any) -> Any:
-    value = jnp.arcsinh(x)
-    return lax.complex(_with_sign(value.real, x.real), value.imag) if is_complex(x) else value
-
-
-def _atan(x: Any) -> Any:
-    value = jnp.arctan(x)
-    return lax.complex(_with_sign(value.real, x.real, known_nan=True), value.imag) if is_complex(x) else value
-
-
-def _atanh(x: Any) -> Any:
-    value = jnp.arctanh(x)
-    return lax.complex(value.real, _with_sign(value.imag, x.imag, known_nan=True)) if is_complex(x) else value
-
-
-def _exp2(x: Any) -> Any:
-    return jnp.exp(x * math.log(2)) if is_complex(x) else jnp.exp2(x)
-
-
-def _log2(x: Any) -> Any:
-    return jnp.log(x) / math.log(2) if is_complex(x) else jnp.log2(x)
-
-
-def _log10(x: Any) -> Any:
-    return jnp.log(x) / math.log(10) if is_complex(x) else jnp.log10(x)
-
-
-# Evaluated in a floating (or complex) type: integers become the default floating type.
-FLOATING: dict[str, Callable[[Any], Any]] = {
-    "exp": exponential,
-    "exp2": _exp2,
-    "expm1": jnp.expm1,
+_OF_ANY: dict[str, Callable[[Any], Any]] = {
+    "exp": jnp.exp,
+    "exp2": jnp.exp2,
     "log": jnp.log,
-    "log1p": jnp.log1p,
-    "log2": _log2,
-    "log10": _log10,
+    "log2": jnp.log2,
+    "log10": jnp.log10,
     "sqrt": jnp.sqrt,
-    "rsqrt": lambda x: 1 / jnp.sqrt(x),
-    "reciprocal": lambda x: 1 / x,
     "sin": jnp.sin,
     "cos": jnp.cos,
     "tan": jnp.tan,
     "asin": jnp.arcsin,
     "acos": jnp.arccos,
-    "atan": _atan,
+    "atan": jnp.arctan,
     "sinh": jnp.sinh,
     "cosh": jnp.cosh,
-    "asinh": _asinh,
+    "asinh": jnp.arcsinh,
     "acosh": jnp.arccosh,
-    "atanh": _atanh,
+    "atanh": jnp.arctanh,
+}
+
+# Evaluated in a floating (or complex) type: integers become the default floating type.
+FLOATING: dict[str, Callable[[Any], Any]] = {
+    **{name: _of_any(name, real) for name, real in _OF_ANY.items()},
+    "expm1": jnp.expm1,
+    "log1p": jnp.log1p,
+    "rsqrt": lambda x: 1 / square_root(x),
+    "reciprocal": lambda x: 1 / x,
     "sinc": _sinc,
     "deg2rad": lambda x: x * (math.pi / 180),
     "rad2deg": lambda x: x * (180 / math.pi),

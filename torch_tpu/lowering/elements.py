@@ -1,0 +1,26 @@
+"""What a kernel asks of the elements of an operand: their kind of number, and their sign."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+
+
+def is_floating(x: Any) -> bool:
+    return jnp.issubdtype(x.dtype, jnp.floating)
+
+
+def is_complex(x: Any) -> bool:
+    return jnp.issubdtype(x.dtype, jnp.complexfloating)
+
+
+def is_integer(x: Any) -> bool:
+    """An integer type; bool is not one."""
+    return jnp.issubdtype(x.dtype, jnp.integer)
+
+
+def sign_bit(x: Any) -> Any:
+    """True for negative floating numbers, -0.0 and NaN with the sign set."""
+    # A TPU has no bits of a float64 (it is a pair of float32 there); rounding keeps the sign.
+    return jnp.signbit(x.astype(jnp.float32) if x.dtype == jnp.float64 else x)
