@@ -56,3 +56,12 @@ def test_ranges_of_one_length_share_a_program():
         assert program(5, 9)[0].tolist() == [5, 6, 7, 8]
         assert program(6, 10)[0].tolist() == [6, 7, 8, 9]
         assert program._cache_size() == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8])
+def test_integers_between_truncated_ends(dtype):
+    for steps in (2, 3, 4, 7, 50, 97):
+        check("aten::linspace", 50, 1, steps, dtype=dtype)
+        check("aten::linspace", 0.9, 97.9, steps, dtype=dtype)
+        check("aten::logspace", 0.9, 4.9, steps, 2.7, dtype=dtype)
+        check("aten::logspace", 3, 0, steps, 3.0, dtype=dtype)

@@ -58,14 +58,19 @@ def arange_start(start: Any, end: Any, *, dtype: Any = None, meta: tuple[Meta, .
     return arange(start, end, meta=meta)
 
 
-def _linspace(start: Any, end: Any, steps: int, dtype: Any) -> Any:
-    """Steps from both ends, so that both are exact and the whole is symmetric."""
-    kind = dtypes.to_jax(dtype)
-    start, end = (dtypes.cast(jnp.asarray(v), dtype) for v in (start, end))
+def _linspace(start: Any, end: Any, steps: int, result: Meta) -> Any:
+    """Steps from both ends, so that both are exact and the whole is symmetric. For an integer result the ends are
+    truncated first, and the step is a real number: the places are float64."""
+    kind = dtypes.compute_type(result.dtype)
+    start, end = (dtypes.cast(jnp.asarray(v), kind) for v in (start, end))
+    if dtypes.is_integral(kind):
+        start, end = start.astype(jnp.float64), end.astype(jnp.float64)
     if steps == 1:
         return start.reshape(1)
     place = jnp.arange(steps, dtype=jnp.int32)
-    step = (end - start) / jnp.asarray(steps - 1, kind)
+    # XLA would multiply by the rounded inverse of a constant, and 49 steps of 48.99999 / 49 truncate to other integers.
+    count = lax.optimization_barrier(jnp.asarray(steps - 1, start.dtype))
+    step = (end - start) / count
     return jnp.where(place < steps // 2, start + step * place, end - step * (steps - 1 - place))
 
 
@@ -74,20 +79,12 @@ LINSPACE = ("", ".Tensor_Tensor", ".Tensor_Scalar", ".Scalar_Tensor")
 
 @register(*(f"aten::linspace{overload}" for overload in LINSPACE), meta=True)
 def linspace(start: Any, end: Any, steps: int, *, dtype: Any = None, meta: tuple[Meta, ...]) -> Any:
-    kind = dtypes.compute_type(meta[0].dtype)
-    if not dtypes.is_integral(kind):
-        return _linspace(start, end, steps, kind)
-    # Integers: the ends are truncated first, the step is a real number.
-    start, end = (dtypes.cast(jnp.asarray(v), kind).astype(jnp.float64) for v in (start, end))
-    return dtypes.cast(_linspace(start, end, steps, dtypes.to_torch(jnp.float64)), meta[0].dtype)
+    return dtypes.cast(_linspace(start, end, steps, meta[0]), meta[0].dtype)
 
 
 @register(*(f"aten::logspace{overload}" for overload in LINSPACE), meta=True)
 def logspace(
     start: Any, end: Any, steps: int, base: Any = 10.0, *, dtype: Any = None, meta: tuple[Meta, ...]
 ) -> Any:  # fmt: skip
-    kind = dtypes.compute_type(meta[0].dtype)
-    if dtypes.is_integral(kind):
-        kind = dtypes.to_torch(jnp.float64)
-    exponents = _linspace(start, end, steps, kind)
-    return dtypes.cast(dtypes.cast(jnp.asarray(base), kind) ** exponents, meta[0].dtype)
+    exponents = _linspace(start, end, steps, meta[0])
+    return dtypes.cast(jnp.asarray(base).astype(exponents.dtype) ** exponents, meta[0].dtype)
