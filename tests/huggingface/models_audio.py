@@ -1,0 +1,132 @@
+"""Models of speech and of music."""
+
+from __future__ import annotations
+
+from architectures import Architecture
+
+
+def row(name: str, model: str, *, more: bool = False, inputs: str = "waveform", **config: object) -> Architecture:
+    return Architecture(name, "audio", model, inputs, config, more)
+
+
+_CONVOLUTIONS: dict[str, object] = {
+    "conv_dim": [16, 16, 16], "conv_kernel": [10, 3, 3], "conv_stride": [5, 4, 2], "num_conv_pos_embeddings": 4,
+    "num_conv_pos_embedding_groups": 2, "num_feat_extract_layers": 3, "mask_time_prob": 0.0, "output_hidden_size": 32,
+    "classifier_proj_size": 16, "codevector_dim": 16, "proj_codevector_dim": 16,
+}  # fmt: skip
+
+TABLE = [
+    row(
+        "whisper",
+        "WhisperForConditionalGeneration",
+        inputs="speech_to_text",
+        more=True,
+        num_mel_bins=8,
+        max_source_positions=16,
+        decoder_start_token_id=1,
+    ),
+    row(
+        "speech_to_text",
+        "Speech2TextForConditionalGeneration",
+        inputs="frames_to_text",
+        input_feat_per_channel=8,
+        conv_channels=16,
+        decoder_start_token_id=1,
+    ),
+    row("moonshine", "MoonshineForConditionalGeneration", inputs="waveform_to_text", decoder_start_token_id=1),
+    row("wav2vec2", "Wav2Vec2ForCTC", **_CONVOLUTIONS),
+    row("wav2vec2-conformer", "Wav2Vec2ConformerForCTC", **_CONVOLUTIONS),
+    row("wav2vec2-bert", "Wav2Vec2BertForCTC", inputs="frames", feature_projection_input_dim=16),
+    row("hubert", "HubertForCTC", **_CONVOLUTIONS),
+    row("wavlm", "WavLMForCTC", **_CONVOLUTIONS),
+    row("unispeech", "UniSpeechForSequenceClassification", **_CONVOLUTIONS),
+    row("unispeech-sat", "UniSpeechSatForSequenceClassification", **_CONVOLUTIONS),
+    row("data2vec-audio", "Data2VecAudioForCTC", **_CONVOLUTIONS),
+    row("sew", "SEWForCTC", squeeze_factor=1, **_CONVOLUTIONS),
+    row("sew-d", "SEWDForCTC", squeeze_factor=1, **_CONVOLUTIONS),
+    row(
+        "audio-spectrogram-transformer",
+        "ASTForAudioClassification",
+        inputs="filter_bank",
+        max_length=24,
+        num_mel_bins=16,
+    ),
+    row("parakeet_ctc", "ParakeetForCTC", inputs="encoder_frames"),
+    row(
+        "encodec",
+        "EncodecModel",
+        inputs="channel_waveform",
+        num_filters=4,
+        codebook_size=16,
+        codebook_dim=32,
+        upsampling_ratios=[4, 2],
+    ),
+    row(
+        "dac",
+        "DacModel",
+        inputs="channel_waveform",
+        encoder_hidden_size=8,
+        decoder_hidden_size=32,
+        downsampling_ratios=[2, 2],
+        upsampling_ratios=[2, 2],
+        codebook_size=16,
+        codebook_dim=4,
+        n_codebooks=2,
+        hidden_size=32,
+    ),
+    row(
+        "mimi",
+        "MimiModel",
+        inputs="channel_waveform",
+        num_filters=4,
+        codebook_size=16,
+        codebook_dim=16,
+        vector_quantization_hidden_dimension=16,
+        upsample_groups=32,
+        num_quantizers=4,
+        upsampling_ratios=[2, 2],
+    ),
+    row(
+        "speecht5",
+        "SpeechT5ForTextToSpeech",
+        inputs="speecht5",
+        num_mel_bins=8,
+        speaker_embedding_dim=8,
+        speech_decoder_prenet_units=8,
+        speech_decoder_postnet_units=8,
+        speech_decoder_prenet_dropout=0.0,
+    ),
+    row(
+        "fastspeech2_conformer",
+        "FastSpeech2ConformerModel",
+        inputs="text_alone",
+        encoder_linear_units=32,
+        decoder_linear_units=32,
+        num_mel_bins=8,
+        speech_decoder_postnet_units=8,
+        duration_predictor_channels=8,
+        energy_predictor_channels=8,
+        pitch_predictor_channels=8,
+        decoder_kernel_size=7,
+    ),
+    row(
+        "vits",
+        "VitsModel",
+        flow_size=16,
+        spectrogram_bins=9,
+        upsample_initial_channel=16,
+        inputs="text",
+        upsample_rates=[2, 2],
+        upsample_kernel_sizes=[4, 4],
+        resblock_kernel_sizes=[3],
+        resblock_dilation_sizes=[[1, 3]],
+        duration_predictor_filter_channels=16,
+        prior_encoder_num_wavenet_layers=2,
+        prior_encoder_num_flows=2,
+        posterior_encoder_num_wavenet_layers=2,
+        duration_predictor_num_flows=2,
+        use_stochastic_duration_prediction=False,
+        noise_scale=0.0,
+    ),
+    row("musicgen", "MusicgenForCausalLM", inputs="codes", num_codebooks=2),
+]
