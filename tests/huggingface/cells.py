@@ -29,11 +29,15 @@ class Skipped(Exception):
 
 @dataclasses.dataclass
 class Times:
-    """Seconds of the step that a check compares: on CPU the second time, on the device the first and the second."""
+    """Seconds of the step that a check compares: on the device the first time, and the best of more on both sides."""
 
     cpu: float = 0.0
     first: float = 0.0
     again: float = 0.0
+    late: int = 0  # programs that a run after the first did not find
+
+
+_MORE_RUNS = 3
 
 
 def on_cpu(run: Callable[[], Any], times: Times | None = None) -> Any:
@@ -41,9 +45,7 @@ def on_cpu(run: Callable[[], Any], times: Times | None = None) -> Any:
     try:
         result = run()
         if times is not None:
-            start = time.perf_counter()
-            run()
-            times.cpu = time.perf_counter() - start
+            times.cpu = min(_seconds(run) for _ in range(_MORE_RUNS))
     except Exception as e:
         raise Skipped(f"CPU: {type(e).__name__}: {str(e).strip()[:300]}") from e
     return result
@@ -55,11 +57,17 @@ def on_device(run: Callable[[], Any], times: Times | None = None) -> Any:
     torch.tpu.synchronize()
     first = time.perf_counter() - start
     if times is not None:
-        start = time.perf_counter()
-        run()
-        torch.tpu.synchronize()
-        times.first, times.again = first, time.perf_counter() - start
+        times.first, before = first, len(torch.tpu.compiler.misses())
+        times.again = min(_seconds(run) for _ in range(_MORE_RUNS))
+        times.late = len(torch.tpu.compiler.misses()) - before
     return result
+
+
+def _seconds(run: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    run()
+    torch.tpu.synchronize()
+    return time.perf_counter() - start
 
 
 def to(x: Any, device: str, dtype: torch.dtype | None = None) -> Any:
@@ -90,6 +98,9 @@ def leaves(x: Any, name: str = "") -> dict[str, torch.Tensor]:
 def compare(got: Any, expected: Any, judge: Callable[[], Any] | None = None, tolerance: float = TOLERANCE) -> None:
     """Every tensor of the output: type, shape, and values within ``tolerance`` of its largest element.
 
+    A hundredth of that of the largest element of all is allowed besides: the gradient of a bias that softmax takes no
+    note of is zero but for rounding.
+
     Args:
       judge: gives the output in a wider type, asked for only where the two disagree: then the device may be no
         further from it than twice as far as CPU is.
@@ -97,13 +108,14 @@ def compare(got: Any, expected: Any, judge: Callable[[], Any] | None = None, tol
     ours, theirs = leaves(got), leaves(expected)
     if ours.keys() != theirs.keys():
         raise Different(f"{sorted(ours)} for {sorted(theirs)}")
+    floor = 0.01 * tolerance * max((_scale(e) for e in theirs.values()), default=0.0)
     wide: dict[str, torch.Tensor] | None = None
     for name, e in theirs.items():
         g = ours[name]
         if g.device.type != "tpu" or g.dtype != e.dtype or g.shape != e.shape:
             raise Different(f"{name}: {g.device} {g.dtype} {tuple(g.shape)} for {e.dtype} {tuple(e.shape)}")
         g = g.detach().cpu()
-        if _near(g, e, tolerance):
+        if _near(g, e, tolerance, floor):
             continue
         if judge is not None and (e.is_floating_point() or e.is_complex()):
             wide = leaves(judge()) if wide is None else wide
@@ -112,10 +124,11 @@ def compare(got: Any, expected: Any, judge: Callable[[], Any] | None = None, tol
         raise Different(f"{name}: {_worst(g, e)}")
 
 
-def _near(got: torch.Tensor, expected: torch.Tensor, tolerance: float) -> bool:
+def _near(got: torch.Tensor, expected: torch.Tensor, tolerance: float, floor: float) -> bool:
     if not (expected.is_floating_point() or expected.is_complex()):
         return torch.equal(got, expected)
-    return torch.allclose(got.double(), expected.double(), tolerance, tolerance * _scale(expected), equal_nan=True)
+    absolute = max(tolerance * _scale(expected), floor)
+    return torch.allclose(got.double(), expected.double(), tolerance, absolute, equal_nan=True)
 
 
 def _scale(x: torch.Tensor) -> float:
@@ -249,8 +262,9 @@ def generating(a: Architecture) -> Any:
         raise TypeError(f"{a.model} does not generate")
     model = a.make()
     model.generation_config.eos_token_id = None  # all lengths are whole
-    if model.generation_config.pad_token_id is None:
-        model.generation_config.pad_token_id = 0
+    for name, token in (("pad_token_id", 0), ("bos_token_id", 1), ("decoder_start_token_id", 1)):
+        if getattr(model.generation_config, name) is None:
+            setattr(model.generation_config, name, token)
     return model
 
 

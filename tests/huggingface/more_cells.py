@@ -71,6 +71,9 @@ def sampling(a: Architecture, times: Times) -> None:
 
 def _are_likely(model: Any, given: dict[str, Any], tokens: torch.Tensor, top_k: int, new: int) -> None:
     if model.config.is_encoder_decoder:
+        if tokens.shape[1] == new:  # Whisper does not give the start back
+            start = model.generation_config.decoder_start_token_id
+            tokens = torch.cat([tokens.new_full((tokens.shape[0], 1), start), tokens], 1)
         whole = {**given, "decoder_input_ids": tokens}
     else:
         whole = {**given, "input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
@@ -144,6 +147,7 @@ def quantized_cache(a: Architecture, times: Times) -> None:
 def exported(a: Architecture, times: Times) -> None:
     """torch.export of the model on the device, where CPU exports it; the program's outputs are the model's."""
     model = on_cpu(a.make)
+    model.config.get_text_config().use_cache = model.config.use_cache = False  # a cache is no output of a program
     given = inputs.make(a.inputs, model.config)
     run = torch.no_grad()(lambda m, x: m(**x))
     expected = on_cpu(lambda: run(model, given), times)
