@@ -65,3 +65,17 @@ def test_integers_between_truncated_ends(dtype):
         check("aten::linspace", 0.9, 97.9, steps, dtype=dtype)
         check("aten::logspace", 0.9, 4.9, steps, 2.7, dtype=dtype)
         check("aten::logspace", 3, 0, steps, 3.0, dtype=dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.float64, torch.complex64])
+def test_out_says_the_type(dtype):
+    def made(device):
+        out = torch.ones(9, dtype=dtype, device=device)
+        torch.linspace(4.3, -3, 9, out=out)
+        yield out.cpu()
+        yield torch.arange(0.5, 9.5, out=torch.ones(9, dtype=dtype, device=device)).cpu()
+        yield torch.logspace(0.9, 3.3, 9, out=torch.ones(9, dtype=dtype, device=device)).cpu()
+        yield torch.full((9,), 2.7, out=torch.ones(9, dtype=dtype, device=device)).cpu()
+
+    for got, expected in zip(made("tpu"), made("cpu"), strict=True):
+        torch.testing.assert_close(got, expected)

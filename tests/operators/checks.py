@@ -10,7 +10,7 @@ from unittest import mock
 
 import torch
 from compare import Mismatch, compare, flat, same_strides
-from entries import EXACT, HOST_ARGUMENTS, invariant, title, values_differ
+from entries import EXACT, HOST_ARGUMENTS, TOLD_WHERE, invariant, title, values_differ
 from mirror import copied, inputs, mapped, on, tensors, transformed, widened
 from torch.testing._internal import common_methods_invocations
 from torch.testing._internal.opinfo.core import OpInfo, SampleInput
@@ -103,6 +103,8 @@ def placed(entry: OpInfo, sample: SampleInput) -> SampleInput:
     device = on("tpu", sample)
     if (at := HOST_ARGUMENTS.get(entry.name)) is not None and at < len(sample.args):
         device.args = (*device.args[:at], sample.args[at], *device.args[at + 1 :])
+    if entry.name in TOLD_WHERE:
+        device.kwargs = {"device": torch.device("tpu"), **device.kwargs}
     return device
 
 

@@ -140,3 +140,6 @@ EXACT: dict[str, Callable[[SampleInput], torch.Tensor]] = {
 
 # PyTorch wants these arguments on the CPU whatever the device: (entry, position).
 HOST_ARGUMENTS = {"tensor_split": 0}
+
+# These make a tensor where they are told to, and some samples say nothing.
+TOLD_WHERE = {"arange", "linspace", "logspace"}
