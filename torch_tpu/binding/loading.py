@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.abc
-import os
 import sys
 import threading
 from typing import Any
@@ -51,6 +50,7 @@ def register() -> None:
             return
         _registered = True
     from torch_tpu.binding import (
+        accelerate,
         accelerator,
         autocast,
         backends,
@@ -74,6 +74,7 @@ def register() -> None:
     conversion.install()
     dynamo.install()
     flex.install()
+    accelerate.install()
     storage.install()
     pinning.install()
     printing.install()
@@ -85,8 +86,6 @@ def register() -> None:
 
     for name in _FACTORIES:
         register_kernel(f"aten::{name}", _first_use(name))
-    # Accelerate asks this variable for a device it does not know by itself.
-    os.environ.setdefault("ACCELERATE_TORCH_DEVICE", "tpu")
 
 
 def _first_use(name: str) -> Any:
