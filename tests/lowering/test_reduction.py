@@ -178,3 +178,20 @@ def test_histc(dtype):
     check("aten::histc", torch.full((4,), 2.0, dtype=dtype), 5)
     check("aten::histc", torch.arange(8, dtype=dtype), 8, 0, 8)
     check("aten::histc", make((0,), dtype), 5)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64])
+def test_histc_of_integers_divides_them_as_cuda_does(dtype):
+    """CPU has no kernel: the tokens of each expert, unequal bins, what lies outside, and the data's own range."""
+    x = torch.tensor([0, 3, 3, 1, 7, 5, 2, 7], dtype=dtype, device="tpu")
+    for args, counts in [
+        ((8, 0, 7), [1, 1, 1, 2, 0, 1, 0, 2]),
+        ((3, 0, 7), [3, 2, 3]),  # 2 * 3 // 7 is 0, 3 * 3 // 7 is 1, 5 * 3 // 7 is 2
+        ((2, 1, 5), [2, 3]),
+        ((4,), [2, 3, 1, 2]),
+    ]:
+        got = torch.histc(x, *args)
+        assert got.dtype == dtype
+        assert got.tolist() == counts
+    assert torch.histc(torch.full((3,), 4, dtype=dtype, device="tpu"), 2).tolist() == [0, 3]
+    assert torch.histc(torch.empty(0, dtype=dtype, device="tpu"), 2, 0, 1).tolist() == [0, 0]

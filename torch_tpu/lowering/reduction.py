@@ -132,6 +132,16 @@ def aminmax(self: Any, *, dim: int | None = None, keepdim: bool = False) -> tupl
     return _min(self, dim, keepdim), _max(self, dim, keepdim)
 
 
+@register("aten::_aminmax")
+def aminmax_of_all(self: Any) -> tuple[Any, Any]:
+    return aminmax(self)
+
+
+@register("aten::_aminmax.dim")
+def aminmax_of_dim(self: Any, dim: int, keepdim: bool = False) -> tuple[Any, Any]:
+    return aminmax(self, dim=dim, keepdim=keepdim)
+
+
 @register("aten::max")
 def max_(self: Any) -> Any:
     if not self.size:
@@ -299,19 +309,25 @@ def trace(self: Any) -> Any:
 
 @register("aten::histc")
 def histc(self: Any, bins: int = 100, min: Any = 0, max: Any = 0) -> Any:
-    """Counts in equal bins of [min, max]; of the data's own range where min == max."""
-    if not jnp.issubdtype(self.dtype, jnp.floating):
-        raise NotImplementedError(f"histc is not implemented for {self.dtype}; supported: floating types")
-    x = widen_half(self).reshape(-1)
+    """Counts in equal bins of [min, max]; of the data's own range where min == max.
+
+    Integers, which CPU has no kernel for, are divided into bins as integers, as on CUDA.
+    """
+    if not jnp.issubdtype(self.dtype, jnp.number) or jnp.issubdtype(self.dtype, jnp.complexfloating):
+        raise NotImplementedError(f"histc is not implemented for {self.dtype}; supported: floating and integer types")
+    whole = jnp.issubdtype(self.dtype, jnp.integer)
+    x = (self.astype(jnp.int64) if whole else widen_half(self)).reshape(-1)
     low, high = jnp.asarray(min).astype(x.dtype), jnp.asarray(max).astype(x.dtype)
     require(low > high, low, "histc: max must be larger than min, got min={value}", RuntimeError)
     if x.size == 0:
         return jnp.zeros(bins, x.dtype)
     own = low == high
     low, high = jnp.where(own, jnp.min(x), low), jnp.where(own, jnp.max(x), high)
-    require(~jnp.isfinite(high - low), low * 0, "histc: the range of the values is not finite", RuntimeError)
+    if not whole:
+        require(~jnp.isfinite(high - low), low * 0, "histc: the range of the values is not finite", RuntimeError)
     point = low == high
     low, high = jnp.where(point, low - 1, low), jnp.where(point, high + 1, high)
     inside = (x >= low) & (x <= high)
-    place = jnp.clip(jnp.where(inside, (x - low) * bins / (high - low), 0).astype(jnp.int32), 0, bins - 1)
+    scaled = jnp.where(inside, (x - low) * bins, 0)
+    place = jnp.clip((scaled // (high - low) if whole else scaled / (high - low)).astype(jnp.int32), 0, bins - 1)
     return scatter_rows(jnp.zeros(bins, jnp.int32), 0, place, inside.astype(jnp.int32), "sum")
