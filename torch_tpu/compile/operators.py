@@ -15,7 +15,7 @@ from torch_tpu.compile.errors import GraphError
 from torch_tpu.eager.foreach import element_of
 from torch_tpu.eager.spec import Spec, overload_name, spec_for
 from torch_tpu.eager.spec import find as find_operator
-from torch_tpu.lowering import checks, dtypes, registry
+from torch_tpu.lowering import checks, comparison, dtypes, registry
 
 if TYPE_CHECKING:
     from torch_tpu.compile.evaluate import Context
@@ -103,12 +103,10 @@ def size(op: Any, bound: dict[str, Any], fake: Any, context: Context, node: Node
     return concrete(fake, context.sizes)
 
 
-@handles("aten::_assert_async", "aten::_assert_async.msg", "aten::_functional_assert_async.msg")
+@handles("aten::_assert_async", "aten::_assert_async.msg")
 def assert_async(op: Any, bound: dict[str, Any], fake: Any, context: Context, node: Node | None) -> Any:
-    """A false value is an error when the device is next waited for."""
     what = bound.get("assert_msg", "Expected Tensor with single nonzero value, but got zero")
-    checks.require(bound["self"] == 0, bound["self"], what.replace("{", "{{").replace("}", "}}"), RuntimeError)
-    return bound.get("dep_token")
+    comparison.functional_assert_async(bound["self"], what, None)
 
 
 @handles("aten::_assert_scalar", "aten::_assert_tensor_metadata",

@@ -60,6 +60,13 @@ def is_set_to(self: torch.Tensor, tensor: torch.Tensor) -> bool:
     )
 
 
+@special("_assert_async", "_assert_async.msg")
+def assert_async(
+    self: torch.Tensor, assert_msg: str = "Expected Tensor with single nonzero value, but got zero"
+) -> None:
+    derived("aten::_functional_assert_async.msg")(self, assert_msg, self)
+
+
 # Strides over the storage ----------------------------------------------------------------------------------------
 
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import torch
 from jax import lax
 
-from torch_tpu.lowering import dtypes
+from torch_tpu.lowering import checks, dtypes
 from torch_tpu.lowering.elements import is_complex, is_floating, is_integer, sign_bit
 from torch_tpu.lowering.registry import Promotion, register
 
@@ -167,3 +167,13 @@ def nan_to_num(self: Any, nan: Any = None, posinf: Any = None, neginf: Any = Non
         parts = (_replace_nonfinite(part, nan, posinf, neginf) for part in (self.real, self.imag))
         return lax.complex(*parts)
     return _replace_nonfinite(self, nan, posinf, neginf) if is_floating(self) else self
+
+
+@register("aten::_functional_assert_async.msg")
+def functional_assert_async(self: Any, assert_msg: str, dep_token: Any) -> Any:
+    """A false value is an error when the device is next waited for."""
+    if self.size != 1:
+        raise RuntimeError("Boolean value of Tensor with no values or more than one value is ambiguous")
+    message = (assert_msg or "Assertion is failed").replace("{", "{{").replace("}", "}}")
+    checks.require(self == 0, self, message, RuntimeError)
+    return dep_token
