@@ -117,10 +117,11 @@ def load() -> None:
         kernels.check_generator = generator.check_for_tpu
         install.install()
         autocast.install()
+        # Backward runs in the thread that asks for it, as it does for CPU tensors: a thread of the device's own gains
+        # nothing where kernels are Python, and costs a change of threads. Several devices even need it: PyTorch's
+        # Python guard reports one, the autograd engine makes one thread, and a graph on tpu:1 would find none.
+        torch.autograd.set_multithreading_enabled(False)
         if len(platform.devices()) > 1:
-            # PyTorch's Python guard reports one device, and the autograd engine makes one thread for it: a graph on
-            # tpu:1 would find none. One thread then runs every graph.
-            torch.autograd.set_multithreading_enabled(False)
             device.follow_current_device()
         sys.modules["torch_tpu"]._initialized = True  # type: ignore[attr-defined]  checkpoint asks for it
         _loaded = True

@@ -193,8 +193,8 @@ def default_stream(device: Any = None) -> Stream:
 
 
 def current_stream(device: Any = None) -> Stream:
-    index = devices.index_of(device)
-    return _current.streams.get(index) or default_stream(index)
+    index = device if type(device) is int and device in _defaults else devices.index_of(device)
+    return _current.streams.get(index) or _defaults.get(index) or default_stream(index)
 
 
 def set_stream(stream: Stream) -> None:

@@ -40,9 +40,9 @@ class Context:
     written: dict[Node, Any] = dataclasses.field(default_factory=dict)  # placeholder -> its new value
 
     def next_key(self) -> Any:
-        """A key for one random operator: the n-th one of the program."""
+        """A key for one random operator: the n-th one of the program; None where the program has none."""
         self.draws += 1
-        return jax.random.fold_in(self.key, self.draws)
+        return None if self.key is None else jax.random.fold_in(self.key, self.draws)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,9 +112,17 @@ def draws(module: GraphModule) -> bool:
             return True
         if isinstance(node.target, torch._ops.OpOverload):
             found = spec_for(node.target)
-            if found is not None and found.lowering.rng:
+            if found is not None and found.lowering.rng and not _is_still(node):
                 return True
     return any(draws(child) for child in module.children() if isinstance(child, GraphModule))
+
+
+def _is_still(node: Node) -> bool:
+    """Attention without dropout: it could draw random numbers, but does not."""
+    target: Any = node.target
+    given = dict(zip((a.name for a in target._schema.arguments), node.args, strict=False)) | node.kwargs
+    by_default = {a.name: a.default_value for a in target._schema.arguments}
+    return "dropout_p" in by_default and bool(given.get("dropout_p", by_default["dropout_p"]) == 0)
 
 
 def last_uses(module: GraphModule, wanted: Sequence[Node]) -> dict[Node, list[Node]]:

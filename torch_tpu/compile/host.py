@@ -53,7 +53,7 @@ class HostPart:
                 if node.op == "placeholder":
                     self.reads.append(placeholders.index(node))
         graph.output([copies[n] for n in wanted])
-        self.run = GraphModule(module, graph)
+        self.run = GraphModule(module, graph).forward  # a module's call looks for hooks
 
     def __call__(self, args: Sequence[Any]) -> list[Any]:
         with torch.no_grad():

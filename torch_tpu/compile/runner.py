@@ -74,7 +74,7 @@ class Plan:
     starts: tuple[jax.Array, ...]
     out_layouts: tuple[Layout, ...]
     factories: tuple[binding_tensor.Factory, ...]
-    programs: dict[tuple[int, ...], programs.Program]
+    programs: dict[tuple[int, ...], tuple[programs.Program, tuple[int, ...]]]  # by what is donated: see ``_made``
     partial: tuple[int, ...]  # device inputs whose offset is part of the plan
 
 
@@ -106,6 +106,9 @@ class Graph:
         self.written_on_host: list[tuple[int, int]] = []  # (position of the input, position among the host's results)
         self.outputs = self._outputs(placeholders)
         self.results = [Output("program", i, _fake_of(n)) for i, n in enumerate(self.result_nodes)]
+        # Looked at in every call, so said once: what takes no part in most, and outputs by their commonest kinds.
+        self.has_others = bool(self.host_at or self.number_at or self.constants or self.is_random)
+        self.steps = tuple((o.kind if not o.download else "", o.value, o) for o in self.outputs)
         self.digest = identity.digest(module)
         self.plans: dict[Any, Plan] = {}
         self.unpaddable = ""  # why a graph of symbolic sizes is compiled for each size
@@ -237,19 +240,19 @@ class Graph:
             at = self.plans.get((key, offsets))
             plan = at if at is not None else self.plans.setdefault((key, offsets), self._plan(args, found))
         arrays = [b.array if b.array is not None else b.force() for b in found]
-        donate = self._sole(arrays)
-        program = plan.programs.get(donate)
-        if program is None:
-            program = plan.programs[donate] = self._compile(plan, args, donate)
+        donate = self._sole(arrays) if self.written_at else ()
+        made = plan.programs.get(donate)
+        program, order = made if made is not None else self._made(plan, args, donate)
         operands = arrays
-        if self.host_at or self.number_at or self.constants or self.is_random or plan.starts:
+        if self.has_others or plan.starts:
             operands = [*arrays, *self.others(args), *plan.starts]
         try:
             results = program.call(*operands)
         except (jax.errors.JaxRuntimeError, MemoryError) as e:
             raise errors.translate(e, self.label, self.device) from e
-        program.call = program.direct()
-        return self._finish(args, found, plan, program, results, donate)
+        if made is None:
+            program.call = program.direct()
+        return self._finish(args, found, plan, program, results, order)
 
     def _by_bucket(self, args: list[Any], found: Sequence[Buffer]) -> list[Any] | None:
         """Run the bucket's program; None, from then on, where the graph cannot be padded."""
@@ -290,12 +293,11 @@ class Graph:
 
     def _finish(
         self, args: list[Any], found: Sequence[Buffer], plan: Plan, program: programs.Program, results: list[Any],
-        donate: tuple[int, ...],
+        order: tuple[int, ...],
     ) -> list[Any]:  # fmt: skip
-        n, m = len(self.written_at), len(plan.factories)
-        for at, value in zip(self._written_order(donate), results[:n], strict=True):
-            k = self.written_at[at]
-            found[k].set(value, plan.layouts[k])
+        n, m = len(order), len(plan.factories)
+        for k, value in zip(order, results, strict=False):
+            found[k].array = value  # of the layout that was read: ``Buffer.set``, without the call
         self.look_at(results, n + m, program.notes)
         made = [
             f.make(Buffer(layout, r))
@@ -303,11 +305,13 @@ class Graph:
         ]
         on_host = self.host_part(args) if self.host_part is not None else []
         out = [
-            made[o.value] if o.kind == "program" and not o.download else self._other(o, made, on_host, args, plan)
-            for o in self.outputs
-        ]
-        for i, at in self.written_on_host:
-            args[i].copy_(on_host[at])
+            made[value] if kind == "program" else args[value] if kind == "argument" else
+            self._other(o, made, on_host, args, plan) for kind, value, o in self.steps
+        ]  # fmt: skip
+        if self.written_on_host:
+            torch._foreach_copy_(
+                [args[i] for i, _ in self.written_on_host], [on_host[at] for _, at in self.written_on_host]
+            )
         args.clear()
         return out
 
@@ -365,6 +369,14 @@ class Graph:
         if self.is_random:
             found.append(aval((2,), np.uint32))
         return [*found, *(aval(s.shape, s.dtype) for s in plan.starts)]
+
+    def _made(
+        self, plan: Plan, args: Sequence[Any], donate: tuple[int, ...]
+    ) -> tuple[programs.Program, tuple[int, ...]]:
+        """The program for what is donated, kept in the plan with the device inputs that it overwrites, in its order."""
+        order = tuple(self.written_at[at] for at in self._written_order(donate))
+        made = plan.programs[donate] = self._compile(plan, args, donate), order
+        return made
 
     def _compile(self, plan: Plan, args: Sequence[Any], donate: tuple[int, ...]) -> programs.Program:
         notes: list[tuple[str, type[Exception]]] = []

@@ -102,7 +102,10 @@ def raise_failed(count: int | None = None) -> None:
             reports, notes = _reports.popleft()
         except IndexError:
             return
-        for (bad, value), (message, error) in zip(np.asarray(reports).reshape(-1, 2), notes, strict=True):
+        rows = np.asarray(reports).reshape(-1, 2)
+        if not rows[:, 0].any():  # the common case, in one look
+            continue
+        for (bad, value), (message, error) in zip(rows, notes, strict=True):
             if bad:
                 _reports.clear()
                 raise error(message.format(value=int(value)))

@@ -32,9 +32,8 @@ from torch.fx import GraphModule, Node
 from torch_tpu.binding import exported as binding_exported
 from torch_tpu.compile import dimensions, inline
 from torch_tpu.compile.backend import decompositions, is_known
-from torch_tpu.compile.evaluate import Context, constants_of, evaluate
+from torch_tpu.compile.evaluate import Context, constants_of, draws, evaluate
 from torch_tpu.eager.sdpa import scaled_dot_product_attention
-from torch_tpu.eager.spec import spec_for
 from torch_tpu.export.errors import ExportError
 from torch_tpu.export.signature import Dim, Input, Output, Signature, constant
 from torch_tpu.export.structure import Structure
@@ -122,7 +121,7 @@ class Function:
             Structure.of(program.call_spec.in_spec).text, Structure.of(program.call_spec.out_spec).text,
             tuple(self.weights), self.same, tuple(written_weights), tuple(written_inputs),
             {name: _limits(program.range_constraints.get(s)) for name, s in self.symbols.items()},
-            _draws(self.module),
+            draws(self.module),
         )  # fmt: skip
 
     def _user(self) -> list[tuple[Node, InputSpec]]:
@@ -358,23 +357,6 @@ def _limits(found: Any) -> tuple[int, int | None]:
 
 def _expression(size: Any) -> Any:
     return size.node.expr if isinstance(size, torch.SymInt) else size
-
-
-def _draws(module: GraphModule) -> bool:
-    """Whether the graph draws random numbers; attention without dropout could, but does not."""
-    for node in module.graph.nodes:
-        if isinstance(node.target, torch._ops.OpOverload):
-            found = spec_for(node.target)
-            if found is not None and found.lowering.rng and not _is_still(node):
-                return True
-    return any(_draws(child) for child in module.children() if isinstance(child, GraphModule))
-
-
-def _is_still(node: Node) -> bool:
-    target: Any = node.target
-    given = dict(zip((a.name for a in target._schema.arguments), node.args, strict=False)) | node.kwargs
-    by_default = {a.name: a.default_value for a in target._schema.arguments}
-    return "dropout_p" in by_default and bool(given.get("dropout_p", by_default["dropout_p"]) == 0)
 
 
 def to_numpy(value: torch.Tensor) -> np.ndarray:

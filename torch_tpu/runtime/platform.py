@@ -89,6 +89,9 @@ def start() -> tuple[str, tuple[Device, ...]]:
     Raises:
       RuntimeError: the platform asked for is not there; the message says what to do.
     """
+    global _ready
+    if _ready is not None:  # the device's index is looked up in many calls of a step
+        return _ready
     if _forked:
         raise RuntimeError(
             "Cannot use device tpu in a process that was forked after the device was started: XLA's threads do not "
@@ -99,15 +102,19 @@ def start() -> tuple[str, tuple[Device, ...]]:
             # DataLoader's workers fork. JAX warns of each, since its threads do not survive; they do not use the
             # device, and a child that does is told so above.
             warnings.filterwarnings("ignore", message=r"os\.fork\(\) was called", category=RuntimeWarning)
-        return _start()
+        _ready = _start()
+        return _ready
 
 
+_ready: tuple[str, tuple[Device, ...]] | None = None  # what ``start`` gives, while it can be used
 _forked: list[int] = []  # the process id of a child forked after the start
 at_fork: list[Callable[[], None]] = []  # what else has to be stopped in such a child
 
 
 def _after_fork() -> None:
+    global _ready
     if started():
+        _ready = None
         _forked.append(os.getpid())
         for stop in at_fork:
             stop()
