@@ -62,3 +62,19 @@ def test_reference_counts_of_arrays_are_pythons():
 def test_platforms_and_device_counts_are_configurable():
     assert hasattr(jax.config, "jax_platforms") and hasattr(jax.config, "jax_num_cpu_devices")
     assert jax.errors.JaxRuntimeError.__mro__[1] is RuntimeError
+
+
+def test_a_numpy_array_is_put_on_a_device_by_the_function_behind_device_put():
+    from jax._src.lib import xla_client
+    from jax.core import ShapedArray
+
+    device = jax.local_devices()[0]
+    place = jax.sharding.SingleDeviceSharding(device)
+    for dtype in (np.float32, np.int64, np.float64, np.bool_, jnp.bfloat16):
+        values = np.ones((2, 3), dtype)
+        with jax.enable_x64(True):
+            made = xla_client.batched_device_put(
+                ShapedArray(values.shape, values.dtype), place, [values], [device], True
+            )
+        assert made.dtype == values.dtype and made.shape == (2, 3) and made.sharding == place
+        assert np.asarray(made).tolist() == values.tolist()

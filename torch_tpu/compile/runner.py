@@ -309,7 +309,7 @@ class Graph:
             self._other(o, made, on_host, args, plan) for kind, value, o in self.steps
         ]  # fmt: skip
         if self.written_on_host:
-            torch._foreach_copy_(
+            torch._foreach_copy_(  # type: ignore[reportPrivateImportUsage]
                 [args[i] for i, _ in self.written_on_host], [on_host[at] for _, at in self.written_on_host]
             )
         args.clear()
