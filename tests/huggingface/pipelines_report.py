@@ -54,8 +54,8 @@ def _times(results: dict[tuple[str, str], dict[str, Any]]) -> list[str]:
         "## Time, eager",
         "",
         f"Second call against CPU's second call, one thread: median ratio {statistics.median(map(ratio, rows)):.2f}. "
-        f"First calls take {first:.0f} s in all, XLA's compiler {100 * compiling / first:.0f} % of it. The models are tiny: "
-        "what is compared is the cost of an operator, not of arithmetic.",
+        f"First calls take {first:.0f} s in all, XLA's compiler {100 * compiling / first:.0f} % of it. The models are "
+        "tiny: what is compared is the cost of an operator, not of arithmetic.",
         "",
         "| the ten slowest | CPU, s | tpu, s | ratio | programs |",
         "|---|---|---|---|---|",

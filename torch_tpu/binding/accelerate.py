@@ -1,8 +1,14 @@
-"""The device that Accelerate, and with it Transformers' Trainer, chooses when nobody names one.
+"""What Accelerate, and with it Transformers, chooses when nobody names a device.
 
-Accelerate knows a fixed list of devices and asks the variable ``ACCELERATE_TORCH_DEVICE`` for others. The variable
-beats ``Accelerator(cpu=True)`` and ``TrainingArguments(use_cpu=True)``; a default must not, so it is out of sight while
-such a state is made. Processes that Accelerate launches inherit the variable.
+Accelerate knows a fixed list of devices, in two places.
+
+- The device of a loop or a Trainer: for others it asks the variable ``ACCELERATE_TORCH_DEVICE``. The variable beats
+  ``Accelerator(cpu=True)`` and ``TrainingArguments(use_cpu=True)``; a default must not, so it is out of sight while
+  such a state is made. Processes that Accelerate launches inherit the variable.
+- The memory of each device, which ``device_map="auto"`` is made from: a device it does not know has none, and the
+  model would go to the CPU.
+
+The modules are changed when they are first imported. Contract test: tests/contracts/test_accelerate.py.
 """
 
 from __future__ import annotations
@@ -11,6 +17,9 @@ import functools
 import os
 from typing import Any
 
+import torch
+
+from torch_tpu.binding import device, memory
 from torch_tpu.binding.importing import when_imported
 
 VARIABLE, DEFAULT = "ACCELERATE_TORCH_DEVICE", "tpu"
@@ -19,11 +28,12 @@ VARIABLE, DEFAULT = "ACCELERATE_TORCH_DEVICE", "tpu"
 def install() -> None:
     os.environ.setdefault(VARIABLE, DEFAULT)
     when_imported("accelerate.state", _let_cpu_be_asked_for)
+    when_imported("accelerate.utils.modeling", _count_memory)
 
 
 def _let_cpu_be_asked_for(module: Any) -> None:
     original = module.PartialState.__init__
-    if getattr(original, "_lets_cpu", False):
+    if getattr(original, "_knows_tpu", False):
         return
 
     @functools.wraps(original)
@@ -37,5 +47,39 @@ def _let_cpu_be_asked_for(module: Any) -> None:
             if hidden:
                 os.environ[VARIABLE] = DEFAULT
 
-    init._lets_cpu = True  # type: ignore[attr-defined]
+    init._knows_tpu = True  # type: ignore[attr-defined]
     module.PartialState.__init__ = init
+
+
+def _count_memory(module: Any) -> None:
+    original = module.get_max_memory
+    if getattr(original, "_knows_tpu", False):
+        return
+
+    @functools.wraps(original)
+    def get_max_memory(max_memory: dict[Any, Any] | None = None) -> dict[Any, Any]:
+        if torch.cuda.is_available():
+            return original(max_memory)
+        if max_memory is not None:
+            for key, value in max_memory.items():
+                if isinstance(value, str):  # callers expect their own dictionary to hold numbers afterwards
+                    max_memory[key] = module.convert_file_size_to_int(value)
+            # Of a device that it does not know it would say that it is not available.
+            known = {i: max_memory[i] for i in range(device.device_count()) if i in max_memory}
+            return {**known, **original({k: v for k, v in max_memory.items() if k not in known})}
+        found = original()
+        if any(isinstance(k, int) for k in found):
+            return found
+        free = {i: memory.mem_get_info(i)[0] for i in range(device.device_count())}
+        if _memory_is_the_hosts():
+            found.pop("cpu", None)  # the same memory would be counted twice
+        return {**free, **found}
+
+    get_max_memory._knows_tpu = True  # type: ignore[attr-defined]
+    module.get_max_memory = get_max_memory
+
+
+def _memory_is_the_hosts() -> bool:
+    from torch_tpu.runtime import platform
+
+    return platform.name() == "cpu"
