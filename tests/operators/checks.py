@@ -11,7 +11,7 @@ from unittest import mock
 import torch
 from compare import Mismatch, compare, flat, same_strides
 from entries import EXACT, HOST_ARGUMENTS, TOLD_WHERE, invariant, title, values_differ
-from mirror import copied, inputs, mapped, on, tensors, transformed, widened
+from mirror import copied, inputs, mapped, on, tensors, transformed, wide_default, widened
 from torch.testing._internal import common_methods_invocations
 from torch.testing._internal.opinfo.core import OpInfo, SampleInput
 
@@ -90,7 +90,8 @@ def _compared(
         def judge() -> Any:
             torch.manual_seed(1)
             wide = widened(sample)
-            return view(EXACT.get(title(entry), run)(wide), wide)
+            with wide_default():
+                return view(EXACT.get(title(entry), run)(wide), wide)
 
         compare(view(got, device), view(expected, sample), judge, values=values)
         if not strides and (differs := same_strides(got, expected, lambda: run(on("meta", sample)))):

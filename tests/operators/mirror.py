@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -101,6 +102,17 @@ def copied(sample: SampleInput) -> SampleInput:
 def widened(sample: SampleInput) -> SampleInput:
     """In float64 and complex128: what a result is judged against."""
     return transformed(sample, Mirror("cpu", wide=True))
+
+
+@contextlib.contextmanager
+def wide_default() -> Iterator[None]:
+    """float64 is also what integers become where they have to be real numbers."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 def tensors(x: Any) -> list[torch.Tensor]:
