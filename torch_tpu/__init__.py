@@ -92,6 +92,7 @@ _LAZY = {
     "compiler": "torch_tpu.compiler",
     "export": "torch_tpu.export",
     "aot": "torch_tpu.aot",
+    "distributed": "torch_tpu.distributed",
 }
 
 __all__ = [

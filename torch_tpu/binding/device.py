@@ -31,8 +31,10 @@ def is_available() -> bool:
 
 def device_count() -> int:
     """How many devices this process has: chips on a TPU VM, one on XLA:CPU (or TORCH_TPU_NUM_CPU_DEVICES)."""
-    from torch_tpu.runtime import platform
+    from torch_tpu.runtime import launch, platform
 
+    if not platform.started() and launch.launched():
+        return int(is_available())  # one of several processes has one; starting it waits for init_process_group
     return len(platform.devices()) if is_available() else 0
 
 
@@ -48,7 +50,7 @@ def index_of(device: Any, *, optional: bool = True) -> int:
       ValueError: it is not a tpu device.
       IndexError: this process has no such device.
     """
-    from torch_tpu.runtime import platform
+    from torch_tpu.runtime import launch, platform
 
     if device is None:
         if not optional:
@@ -63,7 +65,10 @@ def index_of(device: Any, *, optional: bool = True) -> int:
         if device.type != "tpu":
             raise ValueError(f"expected a tpu device, got {device}")
         index = _current.index if device.index is None else device.index
-    platform.device(index)
+    index = launch.resolve(index)
+    # A launched process names its device before init_process_group, where the platform has to be started.
+    if index or platform.started() or not launch.launched():
+        platform.device(index)
     return index
 
 

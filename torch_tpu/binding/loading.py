@@ -60,6 +60,7 @@ def register() -> None:
         generator,
         pinning,
         printing,
+        process_groups,
         storage,
         streams,
     )
@@ -81,6 +82,7 @@ def register() -> None:
     backends.install()
     streams.install()
     autocast.install_defaults()
+    process_groups.register(_make_process_group)
     torch.Generator = generator.Generator  # type: ignore[misc]
     from torch_tpu.binding.registration import register as register_kernel
 
@@ -96,6 +98,12 @@ def _first_use(name: str) -> Any:
         return install._COPIES[name](*args, **kwargs)
 
     return kernel
+
+
+def _make_process_group(options: Any, backend_options: Any) -> Any:
+    from torch_tpu.distributed import backend
+
+    return backend.create(options, backend_options)
 
 
 def load() -> None:

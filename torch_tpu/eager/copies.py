@@ -15,7 +15,7 @@ from torch_tpu.eager import foreach, modes, views
 from torch_tpu.eager import plan as plans_module
 from torch_tpu.eager.spec import Spec, spec_for
 from torch_tpu.lowering import dtypes
-from torch_tpu.runtime import buffers, platform, transfer
+from torch_tpu.runtime import buffers, launch, platform, transfer
 from torch_tpu.runtime.buffers import Buffer
 
 _READ_WHOLE = 4096  # elements up to which a single value is read by fetching its whole buffer
@@ -24,7 +24,7 @@ _READ_WHOLE = 4096  # elements up to which a single value is read by fetching it
 def _index_of(device: torch.device | None) -> int:
     index = plans_module.current_device() if device is None or device.index is None else device.index
     platform.device(index)  # IndexError where there is none
-    return index
+    return launch.resolve(index) if index else 0
 
 
 def new_empty(size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype, index: int) -> torch.Tensor:
@@ -258,6 +258,8 @@ def to_copy(
     target = self.device if device is None else torch.device(device)
     if target.type == "tpu" and target.index is None:
         target = torch.device("tpu", self.device.index if self.device.type == "tpu" else _index_of(None))
+    elif target.type == "tpu":
+        target = torch.device("tpu", _index_of(target))
     dtype = dtype or self.dtype
     if self.device == target:
         if dtype == self.dtype:

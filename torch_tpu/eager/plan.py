@@ -24,13 +24,12 @@ from torch_tpu.binding.dispatcher import Operator
 from torch_tpu.eager import modes, refusals, views
 from torch_tpu.eager.spec import Kind, Param, Spec, arguments
 from torch_tpu.lowering import checks, dtypes, registry
-from torch_tpu.runtime import buffers, errors, platform, programs, scalars
+from torch_tpu.runtime import buffers, errors, launch, platform, programs, scalars
 from torch_tpu.runtime.buffers import Buffer, Layout
 
 # References to a buffer's array while its kernel runs: the buffer's own, the list of operands, and getrefcount's
 # argument. One more means that somebody else holds it, and it must not be donated.
 SOLE_REFERENCES = 3
-_KEPT_BYTES, _KEPT_RESULTS = 4096, 16  # of results that depend on numbers alone: of one plan's, and of one call
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +56,6 @@ class Plan:
     """Runs one program for operands of one kind."""
 
     __slots__ = (
-        "_kept",
         "_programs",
         "call",
         "device",
@@ -97,11 +95,6 @@ class Plan:
         self.template = trace.template
         self.single = len(self.template) == 1 and not trace.mutated_slots and not spec.list_return
         self._programs: dict[tuple[int, ...], programs.Program] = {}
-        # What a program of numbers alone gave (ones, zeros, a filled tensor), kept if small: arrays never change, and
-        # what somebody else holds is not donated. None where results depend on more.
-        nbytes = sum(layout.nbytes for layout in (*trace.out_layouts, *(s.layout for s in trace.slots)))
-        constant = not (trace.operand_slots or self.needs_key) and nbytes <= _KEPT_BYTES
-        self._kept: dict[Any, tuple[list[Any], list[Any]]] | None = {} if constant else None
         # The fast path of kernels: what to call, how to make the one result. Set once the program is known to
         # need nothing else.
         self.call: Callable[..., Any] | None = None
@@ -140,8 +133,6 @@ class Plan:
         if self.donatable:
             donate = self._sole(arrays, targets)
         program = self._programs.get(donate) or self.program(donate)
-        if self._kept is not None and not program.notes:
-            return self._finish(program, self._constants(program, numbers), targets, donate)
         operands = arrays
         if numbers:
             operands = [*operands, *(scalars.scalar(v, d, self.device) for v, (d, _) in zip(numbers, self.numbers))]
@@ -156,22 +147,6 @@ class Plan:
         if self.single and not program.notes and not modes.state.blocking:
             return self.factories[0].make(Buffer(self.layouts[0], results[0]))
         return self._finish(program, results, targets, donate)
-
-    def _constants(self, program: programs.Program, numbers: Sequence[Any]) -> list[Any]:
-        """The results of a program whose operands are numbers: those of an earlier call with the same ones."""
-        assert self._kept is not None
-        operands = [scalars.scalar(v, d, self.device) for v, (d, _) in zip(numbers, self.numbers, strict=True)]
-        key = tuple(map(id, operands))  # interned; kept beside the results, so that no other array has its place
-        found = self._kept.get(key)
-        if found is None:
-            if len(self._kept) >= _KEPT_RESULTS:
-                self._kept.clear()
-            try:
-                results = program.call(*operands)
-            except Exception as e:
-                raise self.explained(e) from e
-            found = self._kept[key] = (operands, results)
-        return found[1]
 
     def _sole(self, arrays: list[Any], targets: Sequence[Buffer]) -> tuple[int, ...]:
         """Operands whose memory the results may take: written to, and held by their buffer alone."""
@@ -500,7 +475,7 @@ def _common_device(spec: Spec, values: dict[str, Any]) -> int:
     if indices:
         return indices.pop()
     wanted = values.get("device")
-    return current_device() if wanted is None or wanted.index is None else wanted.index
+    return current_device() if wanted is None or wanted.index is None else launch.resolve(wanted.index)
 
 
 current_device: Callable[[], int] = lambda: 0  # noqa: E731  set by binding.device

@@ -18,6 +18,8 @@ from typing import Any, TypeAlias
 
 import jax
 
+from torch_tpu.runtime import launch
+
 PLATFORM_VARIABLE = "TORCH_TPU_PLATFORM"
 DEVICES_VARIABLE = "TORCH_TPU_NUM_CPU_DEVICES"
 _GOOGLE_VENDOR = "0x1ae0"
@@ -72,6 +74,8 @@ def _start() -> tuple[str, tuple[Device, ...]]:
         )
     if chosen == "tpu" and importlib.util.find_spec("libtpu") is None:
         raise RuntimeError("a TPU is attached but libtpu is not installed: pip install 'torch-tpu[tpu]'")
+    if chosen == "tpu":
+        launch.set_tpu_variables()  # libtpu reads them when it is loaded
     _keep_jax_off_libtpu(chosen)
     count = os.environ.get(DEVICES_VARIABLE)
     if chosen == "cpu" and count:
@@ -144,6 +148,7 @@ def devices() -> tuple[Device, ...]:
 def device(index: int) -> Device:
     """The device behind ``torch.device("tpu", index)``; IndexError names what is there."""
     found = devices()
+    index = launch.resolve(index)
     if not 0 <= index < len(found):
         raise IndexError(f"tpu:{index}: this process has {len(found)} device(s), tpu:0 to tpu:{len(found) - 1}")
     return found[index]

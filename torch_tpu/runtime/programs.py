@@ -148,7 +148,7 @@ class ProgramCache:
     def _make(self, key, label, fn, avals, donate, notes, device, options) -> Program:
         platform.start()  # raises where the device cannot be used: a fault of no stored program
         start = time.perf_counter()
-        name = _file_name(key) if self.directory is not None else ""
+        name = _file_name(key, device) if self.directory is not None else ""
         loaded = self._load(name, device) if name else None
         if loaded is not None:
             compiled, kept = loaded
@@ -278,8 +278,10 @@ def _differences(new: Any, old: Any) -> Iterator[str]:
         yield f"{new!r} (was {old!r})"
 
 
-def _file_name(key: tuple[Any, ...]) -> str:
-    return hashlib.sha256((repr(key) + fingerprint()).encode()).hexdigest()
+def _file_name(key: tuple[Any, ...], device: int) -> str:
+    # A stored program names its device, whose number among many processes is not its index in this one.
+    number = platform.device(device).id
+    return hashlib.sha256((repr(key) + fingerprint() + (f"|{number}" if number != device else "")).encode()).hexdigest()
 
 
 @functools.cache

@@ -1,0 +1,186 @@
+"""PyTorch's process groups: the backend's name, its kernels, and what an asynchronous operation hands back.
+
+A group is PyTorch's own ``ProcessGroup``, which sends each call to the dispatcher by the tensors' device: CPU tensors
+go to gloo, and tpu tensors come to kernels registered here. A Python subclass of ``ProcessGroup`` would replace the
+group for every device, and the places that ask for the exact type would not know it.
+"""
+
+from __future__ import annotations
+
+import datetime
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from torch_tpu.binding.registration import overriding
+from torch_tpu.binding.registration import register as register_kernel
+
+NAME = "tpu_dist"
+_DEVICE = "tpu"
+_NO_TIMEOUT = datetime.timedelta(0)
+_KEEP_UNWAITED = 16384
+_unwaited: dict[int, Any] = {}
+
+
+def available() -> bool:
+    return dist.is_available()
+
+
+def register(create: Callable[[Any, Any], Any]) -> None:
+    """Make ``tpu_dist`` the backend of tpu tensors, and of groups for which no backend is named.
+
+    Args:
+      create: called with PyTorch's options for every new group.
+    """
+    if not available():
+        return
+    dist.Backend.register_backend(NAME, create, extended_api=True, devices=[_DEVICE])
+    _complete_configurations()
+
+
+def _complete_configurations() -> None:
+    """A group made without naming a backend takes CPU tensors too, through gloo.
+
+    PyTorch names the accelerator's backend alone there, and then refuses CPU tensors: what saves a checkpoint or
+    gathers objects would need a group of its own.
+    """
+    from torch.distributed import distributed_c10d as c10d
+
+    config = c10d.BackendConfig
+    make = config.__init__
+
+    @functools.wraps(make)
+    def init(self: Any, backend: Any) -> None:
+        make(self, backend)
+        found = self.device_backend_map
+        if found.get(_DEVICE) == NAME and len(found) == 1:
+            found["cpu"] = c10d.Backend(c10d.Backend.GLOO)
+
+    config.__init__ = init
+
+
+def register_kernels(kernels: dict[str, Callable[..., Any]]) -> None:
+    """Make these the kernels of ``c10d`` operators for tpu tensors, over PyTorch's, which would ask the C++ backend."""
+    with overriding():
+        for name, kernel in kernels.items():
+            register_kernel(f"c10d::{name}", kernel)
+
+
+def group_of(boxed: Any) -> Any:
+    """The process group that a kernel was given."""
+    return dist.ProcessGroup.unbox(boxed)
+
+
+_OPERATIONS = ("sum", "avg", "product", "min", "max", "band", "bor", "bxor", "premul_sum")
+
+
+@functools.cache
+def _operation_names() -> dict[int, str]:
+    return {int(getattr(dist.ReduceOp, name.upper())): name for name in _OPERATIONS}
+
+
+def operation_of(boxed: Any) -> str:
+    """The name of the reduction that a kernel was given."""
+    return _operation_names()[int(boxed.op())]
+
+
+def host_group(store: Any, rank: int, size: int, backend: Any) -> Any:
+    """A process group of CPU tensors over a gloo backend, known to nobody else."""
+    group = dist.ProcessGroup(store, rank, size)
+    group._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
+    group._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, backend)
+    return group
+
+
+def gloo(store: Any, rank: int, size: int, timeout: datetime.timedelta, *, loopback: bool) -> Any:
+    """A gloo backend; on the loopback interface where all ranks are on one host."""
+    options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
+    options._timeout = timeout
+    host = {"hostname": "127.0.0.1"} if loopback else {}
+    create = dist.ProcessGroupGloo.create_device if loopback else dist.ProcessGroupGloo.create_default_device
+    options._devices = [create(**host)]
+    return dist.ProcessGroupGloo(store, rank, size, options)  # type: ignore[call-overload]
+
+
+def backend_of(group: Any) -> Any:
+    return group._get_backend(torch.device(_DEVICE))
+
+
+class Work(dist._Work):  # type: ignore[name-defined,misc]
+    """An operation under way, or done. What it waits for is an ``operation`` with ``poll``, ``wait`` and ``value``.
+
+    C++ code (DDP, the functional collectives) keeps the C++ half of this object only, and finds the methods here
+    through the Python half; which therefore lives until it has been waited for.
+    """
+
+    def __init__(self, operation: Any):
+        super().__init__()
+        self._operation = operation
+        self._future: Any = None
+        _unwaited[id(self)] = self
+        if len(_unwaited) > _KEEP_UNWAITED:  # nobody waits for these; a send whose Work was thrown away
+            _unwaited.pop(next(iter(_unwaited)), None)
+
+    def wait(self, timeout: datetime.timedelta = _NO_TIMEOUT) -> bool:
+        """Wait until the results are there; raises what went wrong."""
+        _unwaited.pop(id(self), None)
+        self._operation.wait(timeout.total_seconds() or None)
+        return True
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def block_current_stream(self) -> None:
+        """Later work on the device comes after this: true of every stream, since results are values."""
+
+    def is_completed(self) -> bool:
+        return self._operation.poll()
+
+    def is_success(self) -> bool:
+        return self._operation.poll() and self._operation.error is None
+
+    def exception(self) -> BaseException | None:
+        return self._operation.error
+
+    def result(self) -> list[torch.Tensor]:
+        self.wait()
+        return self._operation.value
+
+    def source_rank(self) -> int:
+        self.wait()
+        return self._operation.source
+
+    _source_rank = source_rank
+
+    def get_future(self) -> Any:
+        """A future of the list of result tensors, which fails where the operation does."""
+        if self._future is None:
+            given: torch.futures.Future[Any] = torch.futures.Future()
+            # An exception set on a Python future is known to Python callers only; one that a callback raises is C++'s.
+            self._future = given.then(_outcome)
+            self._operation.then(lambda: given.set_result(self._operation))
+        return self._future
+
+    get_future_result = get_future
+
+
+def _outcome(given: Any) -> Any:
+    operation = given.value()
+    if operation.error is not None:
+        raise operation.error
+    return operation.value
+
+
+def finished(value: list[torch.Tensor]) -> Any:
+    """The boxed Work of an operation that is done."""
+    future: torch.futures.Future[Any] = torch.futures.Future()
+    future.set_result(value)
+    return torch._C._distributed_c10d._create_work_from_future(future).boxed()  # type: ignore[attr-defined]
+
+
+def ranks_of(group: Any) -> list[int]:
+    """The global ranks of a group's members, in the group's order."""
+    return dist.get_process_group_ranks(group)

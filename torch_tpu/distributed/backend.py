@@ -1,0 +1,48 @@
+"""What PyTorch calls when a process group is made."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+from torch_tpu.binding import process_groups
+from torch_tpu.distributed import board, kernels
+from torch_tpu.runtime import cluster
+
+_registered = False
+
+
+def create(options: Any, backend_options: Any) -> Any:
+    """The C++ backend that stands for tpu in a new group: gloo, through which values go that pass by the hosts.
+
+    Calls on tpu tensors do not reach it; they come to ``kernels``. The default group joins the ranks in one JAX world.
+    """
+    global _registered
+    if not _registered:
+        process_groups.register_kernels(kernels.KERNELS)
+        _registered = True
+    if not options.global_ranks_in_group:
+        _join(options)
+    world = cluster.current()
+    loopback = world is not None and world.one_host
+    made = process_groups.gloo(
+        options.store, options.group_rank, options.group_size, options.timeout, loopback=loopback
+    )
+    made.options.global_ranks_in_group = options.global_ranks_in_group
+    made.options.group_name = options.group_id
+    made._set_sequence_number_for_group()
+    return made
+
+
+def _join(options: Any) -> None:
+    board.install(options.store, options.group_rank)
+    if options.group_size == 1:
+        return
+    world = cluster.join(options.store, options.group_rank, options.group_size, options.timeout)
+    if world.used_before and world.rank == 0:
+        warnings.warn(
+            f"tpu_dist: device tpu was used before init_process_group on rank(s) {list(world.used_before)}: "
+            "collectives go through the hosts and are slow. Call init_process_group first.",
+            RuntimeWarning,
+            stacklevel=2,
+        )

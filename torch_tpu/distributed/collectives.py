@@ -1,0 +1,240 @@
+"""Collectives as XLA programs: one small program for each (collective, shapes, dtype, group), kept.
+
+A program spans the devices of the group's members, and every member runs it. What a rank holds is its part of a global
+array that is split over the ranks along the first dimension; so the members' values may differ, and nothing is
+copied to make the global array.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from torch_tpu.distributed.group import AXIS, Group
+from torch_tpu.runtime import errors, platform, programs
+
+_CHEAP_ELEMENTS = 16384
+_CHEAP_OPTIONS = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
+
+_BOOL = np.dtype(np.bool_)
+
+Shape: TypeAlias = tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """A collective on arrays of this rank. Shapes are those of this rank's operands and results."""
+
+    kind: str
+    reduction: str
+    dtype: np.dtype
+    ins: tuple[Shape, ...]
+    outs: tuple[Shape, ...]
+
+    def words(self, root: int | None) -> str:
+        """The same on every rank that runs the same: shapes may differ where the numbers of elements agree."""
+        sizes = ",".join(str(math.prod(s)) for s in self.ins)
+        reduction = f"({self.reduction})" if self.reduction else ""
+        source = "" if root is None else f" of rank {root}"
+        return f"{self.kind}{reduction}{source} of {self.dtype.name}[{sizes}]"
+
+
+def run(group: Group, call: Call, arrays: Sequence[jax.Array], root: int | None = None) -> list[jax.Array]:
+    """Dispatch the collective on this rank's arrays; the results are on their way.
+
+    Args:
+      root: the rank in the group whose values count, where the collective has one. It is an operand.
+    """
+    program = _program(group, call)
+    with jax.enable_x64(True), errors.translated(f"tpu_dist: {call.words(root)}"):
+        operands = [_whole(group, a, s) for a, s in zip(arrays, call.ins)]
+        if call.kind in _ROOTED:
+            operands.append(_flag(group, root == group.rank))
+        parts = [r.addressable_data(0) for r in program(*operands)]
+        return [p if s else p.reshape(()) for p, s in zip(parts, call.outs)]
+
+
+def _whole(group: Group, array: jax.Array, shape: Shape) -> jax.Array:
+    if shape == ():
+        array, shape = array.reshape(1), (1,)
+    whole = (shape[0] * group.size, *shape[1:])
+    return jax.make_array_from_single_device_arrays(whole, group.sharding, [array])
+
+
+_flags: dict[tuple[Any, bool], jax.Array] = {}
+
+
+def _flag(group: Group, on: bool) -> jax.Array:
+    key = (group.mesh, on)
+    found = _flags.get(key)
+    if found is None:
+        value = jax.device_put(np.array([on]), platform.device(0))
+        found = _flags[key] = _whole(group, value, (1,))
+    return found
+
+
+_programs: dict[Any, Callable[..., Any]] = {}
+
+
+def _program(group: Group, call: Call) -> Callable[..., Any]:
+    key = (group.mesh, call)
+    found = _programs.get(key)
+    if found is None:
+        found = _programs[key] = _compile(group, call)
+    return found
+
+
+def _compile(group: Group, call: Call) -> Callable[..., Any]:
+    spec = jax.sharding.PartitionSpec(AXIS)
+    if platform.name() == "tpu":
+        programs.refuse_for_tpu(call.words(None), "complex<f64>" if call.dtype == np.complex128 else "")
+    size = group.size
+    body = jax.shard_map(
+        lambda *xs: _bodies[call.kind](call, size, *xs),
+        mesh=group.mesh, in_specs=spec, out_specs=spec, check_vma=False,
+    )  # fmt: skip
+    shapes = [(s or (1,), call.dtype) for s in call.ins]
+    if call.kind in _ROOTED:
+        shapes.append(((1,), np.dtype(bool)))
+    avals = [jax.ShapeDtypeStruct((s[0] * size, *s[1:]), d, sharding=group.sharding) for s, d in shapes]
+    options = None
+    if platform.name() == "cpu" and sum(math.prod(s) for s in (*call.ins, *call.outs)) <= _CHEAP_ELEMENTS:
+        options = _CHEAP_OPTIONS
+    with jax.enable_x64(True), errors.translated(f"compiling {call.words(None)}"):
+        return jax.jit(body).lower(*avals).compile(compiler_options=options)
+
+
+def reduce_over_ranks(x: jax.Array, reduction: str, size: int) -> jax.Array:
+    """The reduction over the ranks, on every rank."""
+    if x.dtype == _BOOL:
+        return reduce_over_ranks(x.astype(jnp.uint8), _of_bool(reduction), size).astype(bool)
+    if reduction in ("sum", "avg"):
+        return _mean(lax.psum(x, AXIS), reduction, size)
+    if reduction in ("min", "max"):
+        return (lax.pmin if reduction == "min" else lax.pmax)(x, AXIS)
+    return _fold(lax.all_gather(x, AXIS), reduction, size)
+
+
+def _of_bool(reduction: str) -> str:
+    """What a reduction of truth values is: NCCL's, where a sum is "any" and a product "all"."""
+    found = {"sum": "max", "max": "max", "bor": "max", "min": "min", "product": "min", "band": "min", "bxor": "bxor"}
+    if reduction not in found:
+        raise TypeError(f"tpu_dist: cannot use ReduceOp.{reduction.upper()} with torch.bool")
+    return found[reduction]
+
+
+def _mean(total: jax.Array, reduction: str, size: int) -> jax.Array:
+    if reduction == "sum":
+        return total
+    if jnp.issubdtype(total.dtype, jnp.integer):
+        return lax.div(total, jnp.asarray(size, total.dtype))  # toward zero, as C divides
+    return total / jnp.asarray(size, total.dtype)
+
+
+def _fold(stack: jax.Array, reduction: str, size: int) -> jax.Array:
+    """Reduce the first dimension, in the order of the ranks."""
+    if reduction in ("band", "bor", "bxor") and not jnp.issubdtype(stack.dtype, jnp.integer):
+        raise TypeError(f"tpu_dist: cannot use ReduceOp.{reduction.upper()} with {stack.dtype}")
+    op = {"product": lax.mul, "band": lax.bitwise_and, "bor": lax.bitwise_or, "bxor": lax.bitwise_xor,
+          "min": lax.min, "max": lax.max, "sum": lax.add, "avg": lax.add}[reduction]  # fmt: skip
+    out = stack[0]
+    for i in range(1, size):
+        out = op(out, stack[i])
+    return _mean(out, reduction, size) if reduction == "avg" else out
+
+
+def _to_bits(x: jax.Array) -> jax.Array:
+    """Unsigned integers that sum with zeros to themselves, whatever the value: NaN, -0.0."""
+    if x.dtype == _BOOL:
+        return x.astype(jnp.uint8)
+    if jnp.issubdtype(x.dtype, jnp.complexfloating):
+        return _to_bits(jnp.stack([lax.real(x), lax.imag(x)]))
+    return lax.bitcast_convert_type(x, np.dtype(f"uint{x.dtype.itemsize * 8}"))
+
+
+def _from_bits(bits: jax.Array, dtype: np.dtype) -> jax.Array:
+    if dtype == _BOOL:
+        return bits.astype(bool)
+    if jnp.issubdtype(dtype, jnp.complexfloating):
+        parts = _from_bits(bits, np.dtype(f"float{dtype.itemsize * 4}"))
+        return lax.complex(parts[0], parts[1])
+    return lax.bitcast_convert_type(bits, dtype)
+
+
+def _shaped(x: jax.Array, shape: Shape) -> jax.Array:
+    return x.reshape(shape or (1,))
+
+
+def _all_reduce(call: Call, size: int, *xs: jax.Array) -> list[jax.Array]:
+    return [_shaped(reduce_over_ranks(x, call.reduction, size), s) for x, s in zip(xs, call.outs)]
+
+
+def _all_gather(call: Call, size: int, *xs: jax.Array) -> list[jax.Array]:
+    """One result for each operand, or one for each rank."""
+    if len(call.outs) == len(xs):
+        return [_shaped(lax.all_gather(x.reshape(-1), AXIS), s) for x, s in zip(xs, call.outs)]
+    rows = lax.all_gather(xs[0].reshape(-1), AXIS)
+    # Where the parts are uneven, operands are padded to the longest.
+    return [_shaped(rows[i, : math.prod(s)], s) for i, s in enumerate(call.outs)]
+
+
+def _scatter_sum(x: jax.Array, reduction: str, size: int) -> jax.Array:
+    """This rank's row of the reduction of ``x`` (ranks, elements) over the ranks."""
+    if reduction in ("sum", "avg") and x.dtype != _BOOL:
+        return _mean(lax.psum_scatter(x, AXIS), reduction, size)
+    rows = lax.all_to_all(x, AXIS, 0, 0)
+    if x.dtype == _BOOL:
+        return _fold(rows.astype(jnp.uint8), _of_bool(reduction), size).astype(bool)
+    return _fold(rows, reduction, size)
+
+
+def _reduce_scatter(call: Call, size: int, *xs: jax.Array) -> list[jax.Array]:
+    """One result for each operand, which holds the parts of all ranks; or one result for an operand a rank."""
+    if len(call.outs) == len(xs):
+        return [_shaped(_scatter_sum(x.reshape(size, -1), call.reduction, size), s) for x, s in zip(xs, call.outs)]
+    rows = jnp.stack([x.reshape(-1) for x in xs])
+    return [_shaped(_scatter_sum(rows, call.reduction, size)[: math.prod(call.outs[0])], call.outs[0])]
+
+
+def _all_to_all(call: Call, size: int, *xs: jax.Array) -> list[jax.Array]:
+    if len(xs) == 1:
+        return [_shaped(lax.all_to_all(xs[0].reshape(size, -1), AXIS, 0, 0), call.outs[0])]
+    rows = lax.all_to_all(jnp.stack([x.reshape(-1) for x in xs]), AXIS, 0, 0)
+    return [_shaped(rows[i], s) for i, s in enumerate(call.outs)]
+
+
+def _broadcast(call: Call, size: int, *xs: jax.Array) -> list[jax.Array]:
+    *values, mine = xs
+    out = []
+    for x, s in zip(values, call.outs):
+        bits = _to_bits(x)
+        bits = lax.psum(jnp.where(mine, bits, jnp.zeros_like(bits)), AXIS)
+        out.append(_shaped(_from_bits(bits, call.dtype), s))
+    return out
+
+
+def _scatter(call: Call, size: int, *xs: jax.Array) -> list[jax.Array]:
+    """The root's operand holds the parts of all ranks; the others' is not looked at."""
+    x, mine = xs
+    x = x.reshape(size, -1)
+    if jnp.issubdtype(x.dtype, jnp.complexfloating):
+        x = jnp.concatenate([lax.real(x), lax.imag(x)], axis=1)
+    bits = _to_bits(x)
+    bits = lax.psum_scatter(jnp.where(mine, bits, jnp.zeros_like(bits)), AXIS)
+    if jnp.issubdtype(call.dtype, jnp.complexfloating):
+        bits = bits.reshape(2, -1)
+    return [_shaped(_from_bits(bits, call.dtype), call.outs[0])]
+
+
+_bodies: dict[str, Callable[..., list[jax.Array]]] = {
+    "all_reduce": _all_reduce, "all_gather": _all_gather, "reduce_scatter": _reduce_scatter, "all_to_all": _all_to_all,
+    "broadcast": _broadcast, "scatter": _scatter,
+}  # fmt: skip
+_ROOTED = frozenset({"broadcast", "scatter"})

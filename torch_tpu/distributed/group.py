@@ -1,0 +1,83 @@
+"""A process group as its kernels see it: who is in it, their devices, and how many operations it has run."""
+
+from __future__ import annotations
+
+import functools
+import os
+import weakref
+from typing import Any
+
+import jax
+import numpy as np
+import torch.distributed as dist
+
+from torch_tpu.binding import process_groups
+from torch_tpu.distributed import board
+from torch_tpu.distributed.operation import mismatch
+from torch_tpu.runtime import cluster, platform
+
+AXIS = "ranks"
+
+
+class Group:
+    """``ranks`` are the members' global ranks; ``rank`` is this process's place among them."""
+
+    def __init__(self, group: Any):
+        backend = process_groups.backend_of(group)
+        self.name: str = group.group_name
+        self.ranks = process_groups.ranks_of(group)
+        self.rank, self.size = group.rank(), group.size()
+        self.global_rank = self.ranks[self.rank]
+        self.timeout: float = backend.options._timeout.total_seconds()
+        self.number = 0
+        # CPU copies go through this: the gloo that stands for the device in PyTorch's own group.
+        self.host = process_groups.host_group(group.get_group_store(), self.rank, self.size, backend)
+        self._agreed: set[Any] = set()
+
+    @functools.cached_property
+    def mesh(self) -> jax.sharding.Mesh | None:
+        """The members' devices; None where programs cannot span them, and values go through the hosts."""
+        if self.size == 1:
+            return jax.sharding.Mesh(np.array([platform.device(0)]), (AXIS,))
+        world = cluster.current()
+        if world is None or world.devices is None:
+            return None
+        return jax.sharding.Mesh(np.array([world.devices[r] for r in self.ranks]), (AXIS,))
+
+    @functools.cached_property
+    def sharding(self) -> jax.sharding.NamedSharding:
+        assert self.mesh is not None
+        return jax.sharding.NamedSharding(self.mesh, jax.sharding.PartitionSpec(AXIS))
+
+    def begin(self, what: str, key: Any = None) -> int:
+        """The number of a new operation. One that this group has not run yet is first compared with the others'.
+
+        Raises:
+          DistBackendError: another rank runs something else.
+        """
+        self.number += 1
+        if self.size > 1 and key is not None and (key not in self._agreed or _checks_all()):
+            first = board.current().agree(self.name, self.number, what)
+            if first != what:
+                text = mismatch(self, self.number, what, first)
+                board.current().fail(text)
+                raise dist.DistBackendError(text)
+            self._agreed.add(key)
+        return self.number
+
+
+@functools.cache
+def _checks_all() -> bool:
+    return os.environ.get("TORCH_DISTRIBUTED_DEBUG", "").upper() == "DETAIL"
+
+
+_groups: weakref.WeakKeyDictionary[Any, Group] = weakref.WeakKeyDictionary()
+
+
+def of(boxed: Any) -> Group:
+    """The group of a kernel's argument."""
+    group = process_groups.group_of(boxed)
+    found = _groups.get(group)
+    if found is None:
+        found = _groups[group] = Group(group)
+    return found

@@ -1,0 +1,215 @@
+"""An operation of a group while it runs: waiting for it, and saying what is wrong when it does not end."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+from torch_tpu.distributed import board
+
+if TYPE_CHECKING:
+    from torch_tpu.distributed.group import Group
+
+_SPIN_SECONDS = 0.0003
+_LOOK_SECONDS = 0.5  # how often a rank that waits looks whether another has failed
+_TELL_SECONDS = 1.0  # after which it says where it waits
+_GRACE_SECONDS = 2.0  # for a rank that fails to say why, after its connection has gone
+
+
+class Operation:
+    """``done()`` says whether it has ended, ``finish()`` gives the results' value or raises.
+
+    Attributes:
+      what: the operation in words, the same on every rank that runs the same.
+      value: the result tensors.
+    """
+
+    def __init__(
+        self,
+        group: Group,
+        number: int,
+        what: str,
+        value: list[torch.Tensor],
+        done: Callable[[], bool],
+        finish: Callable[[], None],
+        timeout: float | None = None,
+    ):
+        self.group, self.number, self.what, self.value = group, number, what, value
+        self.error: BaseException | None = None
+        self.source = -1
+        self.timeout = timeout or group.timeout
+        self._done, self._finish = done, finish
+        self._finished = False
+        self._lock = threading.RLock()
+        self._since = time.monotonic()
+
+    def poll(self) -> bool:
+        if not self._finished and self._done():
+            self._conclude()
+        return self._finished
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Wait, and raise what went wrong. ``timeout`` (seconds) replaces the group's for this wait."""
+        if not self._finished:
+            try:
+                self._await(timeout)
+            except BaseException as e:
+                self._give_up(e)
+                raise
+            self._conclude()
+        if self.error is not None:
+            raise self.error
+
+    def _conclude(self) -> None:
+        with self._lock:
+            if self._finished:
+                return
+            try:
+                self._finish()
+            except Exception as e:
+                self.error = self._explained(e)
+            self._finished = True
+
+    def _give_up(self, error: BaseException) -> None:
+        with self._lock:
+            self.error, self._finished = error, True
+        board.is_stuck(lambda: not self._done())
+        board.current().fail(str(error))
+
+    def _await(self, timeout: float | None) -> None:
+        start = time.monotonic()
+        end = start + timeout if timeout else self._since + self.timeout
+        look, pause = start + _LOOK_SECONDS, 0.00002
+        told = 0.0
+        while not self._done():
+            now = time.monotonic()
+            if now >= look or now >= end:
+                look = now + _LOOK_SECONDS
+                if now - start >= min(_TELL_SECONDS, (end - start) / 2) and not told:
+                    board.current().stand(self.group.name, self.group.rank, self.number, self.what)
+                    told = now
+                self._look()
+                if now >= end:
+                    raise dist.DistBackendError(self._late(timeout or self.timeout))
+            if now - start > _SPIN_SECONDS:
+                time.sleep(min(pause, max(end - now, 0.00001)))
+                pause = min(pause * 1.5, 0.005)
+
+    def _look(self) -> None:
+        """Raise where another rank has failed, or is in another operation than this one."""
+        failure = board.current().failure()
+        if failure is not None:
+            raise dist.DistBackendError(f"{self._where()} cannot end: {failure}")
+        for rank in range(self.group.size):
+            standing = board.current().standing(self.group.name, rank)
+            if standing is not None and standing[0] == self.number and standing[1] != self.what:
+                raise dist.DistBackendError(mismatch(self.group, self.number, self.what, standing[1], rank))
+
+    def _where(self) -> str:
+        g = self.group
+        return (
+            f"tpu_dist: {self.what} (operation {self.number} of group {g.name!r}, ranks {g.ranks}) on rank "
+            f"{g.global_rank}"
+        )
+
+    def _late(self, seconds: float) -> str:
+        """The message of a timeout: who is not there, and where they are if they wait elsewhere."""
+        missing = []
+        for rank in range(self.group.size):
+            if rank == self.group.rank:
+                continue
+            standing = board.current().standing(self.group.name, rank)
+            name = f"rank {self.group.ranks[rank]}"
+            if standing is None:
+                missing.append(name)
+            elif standing[0] < self.number:
+                missing.append(f"{name} (last seen waiting in operation {standing[0]}, {standing[1]})")
+        who = ", ".join(missing) or "none: all ranks wait in it"
+        return f"{self._where()} timed out after {seconds:g} s. Missing: {who}."
+
+    def _explained(self, error: Exception) -> Exception:
+        """A failure of the transport, with the message of the rank that caused it if it left one."""
+        until = time.monotonic() + _GRACE_SECONDS
+        failure = None
+        while failure is None and time.monotonic() < until:
+            try:
+                failure = board.current().failure()
+            except Exception:  # the store has gone with its rank
+                failure = "the rank that holds the store has ended"
+            time.sleep(0.05)
+        text = str(error).strip()
+        if "imed out" in text and failure is None:
+            found = dist.DistBackendError(self._late(self.timeout))
+            found.__cause__ = error
+            return found
+        if "onnection" in text and failure is None:
+            failure = "a rank has ended without a message (killed, or out of memory)"
+        found = dist.DistBackendError(f"{self._where()} failed: {failure + '; ' if failure else ''}{text[:1500]}")
+        found.__cause__ = error
+        board.current().fail(str(found))
+        return found
+
+    def then(self, call: Callable[[], None]) -> None:
+        """Call it when the operation has ended, in this thread if it has."""
+        if self._finished:
+            call()
+        else:
+            _watch(self, call)
+
+
+def mismatch(group: Group, number: int, what: str, other: str, rank: int | None = None) -> str:
+    who = "another rank" if rank is None else f"rank {group.ranks[rank]}"
+    return (
+        f"tpu_dist: ranks disagree on operation {number} of group {group.name!r}: rank {group.global_rank} "
+        f"runs {what}, {who} runs {other}"
+    )
+
+
+_queue: queue.SimpleQueue[tuple[Operation, Callable[[], None]]] = queue.SimpleQueue()
+_watcher: list[threading.Thread] = []
+
+
+def _watch(operation: Operation, call: Callable[[], None]) -> None:
+    if not _watcher:
+        _watcher.append(threading.Thread(target=_run, daemon=True, name="tpu_dist"))
+        _watcher[0].start()
+    _queue.put((operation, call))
+
+
+def _run() -> None:
+    """Wait for operations whose end something is to follow, in their order, which is the device's."""
+    while True:
+        operation, call = _queue.get()
+        with contextlib.suppress(Exception):  # the call tells it on
+            operation.wait()
+        call()
+
+
+def threaded(wait: Callable[[], Any]) -> tuple[Callable[[], bool], Callable[[], Any]]:
+    """(done, result) of a call that blocks, run in a thread of its own."""
+    box: list[Any] = []
+    ended = threading.Event()
+
+    def run() -> None:
+        try:
+            box.append((wait(), None))
+        except BaseException as e:
+            box.append((None, e))
+        ended.set()
+
+    threading.Thread(target=run, daemon=True, name="tpu_dist p2p").start()
+
+    def result() -> Any:
+        value, error = box[0]
+        if error is not None:
+            raise error
+        return value
+
+    return ended.is_set, result
