@@ -297,21 +297,17 @@ def groups():
     dist.monitored_barrier(dist.new_group(backend="gloo"))
 
 
-def everything():
+PARTS = (
+    reductions, averages_and_truth_values, moves, the_rest, views, coalesced, point_to_point, objects, groups,
+)  # fmt: skip
+
+
+def everything(*names):
     begin(backend="cpu:gloo,tpu:tpu_dist")
-    for part in (
-        reductions,
-        averages_and_truth_values,
-        moves,
-        the_rest,
-        views,
-        coalesced,
-        point_to_point,
-        objects,
-        groups,
-    ):
-        part()
-        print("done:", part.__name__, flush=True)
+    for part in PARTS:
+        if not names or part.__name__ in names:
+            part()
+            print("done:", part.__name__, flush=True)
     dist.barrier()
     dist.destroy_process_group()
 

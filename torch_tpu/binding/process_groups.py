@@ -106,6 +106,9 @@ def gloo(store: Any, rank: int, size: int, timeout: datetime.timedelta, *, loopb
 
 
 def backend_of(group: Any) -> Any:
+    """The C++ backend that stands for tpu in the group. PyTorch names none as the default where several are given, and
+    then warns when the group ends."""
+    group._set_default_backend(dist.ProcessGroup.BackendType.CUSTOM)
     return group._get_backend(torch.device(_DEVICE))
 
 

@@ -50,7 +50,7 @@ def _start(
     )
     what = call.words(root)
     number = g.begin(what, (kind, reduction, dtype, tuple(t.numel() for t in ins)))
-    seconds = timeout / 1000 if timeout > 0 else None
+    seconds = _seconds(timeout)
     if not any(t.numel() for t in ins):
         return process_groups.finished(outs)
     if g.mesh is not None and _xla_takes(dtype):
@@ -66,6 +66,11 @@ def _start(
         done, finish = host.run(g, kind, reduction, ins, targets, root)
         operation = Operation(g, number, what, outs, done, finish, seconds)
     return _work(operation, wait)
+
+
+def _seconds(timeout: int) -> float | None:
+    """A timeout in milliseconds, where -1 stands for the group's own."""
+    return timeout / 1000 if timeout > 0 else None
 
 
 def _xla_takes(dtype: torch.dtype) -> bool:
@@ -260,7 +265,7 @@ def _exchange(
         for t, value in zip(outs, values.from_bytes(result, outs)):
             values.write_host(t, value)
 
-    return _work(Operation(g, number, what, outs, work.is_completed, finish, timeout / 1000), wait)
+    return _work(Operation(g, number, what, outs, work.is_completed, finish, _seconds(timeout)), wait)
 
 
 def _gather(outs: list[Tensors], ins: Tensors, pg: Any, root: int, async_op: bool = True, timeout: int = -1) -> Any:
@@ -328,9 +333,7 @@ def _barrier(tensor: torch.Tensor, pg: Any, device_ids: list[int], async_op: boo
     number = g.begin("barrier", "barrier")
     torch.tpu.synchronize()  # type: ignore[attr-defined]
     work = g.host.barrier()
-    operation = Operation(
-        g, number, "barrier", [], work.is_completed, work.wait, timeout / 1000 if timeout > 0 else None
-    )
+    operation = Operation(g, number, "barrier", [], work.is_completed, work.wait, _seconds(timeout))
     return _work(operation, not async_op)
 
 
