@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from compile.support import check, compiled
+from torch_tpu.runtime import programs
 
 
 def ones(*shape):
@@ -89,6 +90,16 @@ def test_what_is_kept_survives_donation(keep):
         assert not kept.any()
     elif kept is not None:
         assert shares(kept, cache) and kept[1].tolist() == [3] * 3
+
+
+def test_state_that_somebody_else_holds_at_first_makes_no_second_program():
+    run = compiled(lambda state, x: state.add_(x).sum())
+    state = torch.zeros(3, device="tpu")
+    kept = state.clone()  # shares the array until one of the two is written
+    assert run(state, ones(3)).item() == 3
+    with programs.counting() as made:
+        assert run(state, ones(3)).item() == 6
+    assert made() == 0 and kept.tolist() == [0] * 3
 
 
 def test_a_result_of_the_old_value():

@@ -74,8 +74,8 @@ class Plan:
     starts: tuple[jax.Array, ...]
     out_layouts: tuple[Layout, ...]
     factories: tuple[binding_tensor.Factory, ...]
-    programs: dict[tuple[int, ...], tuple[programs.Program, tuple[int, ...]]]  # by what is donated: see ``_made``
     partial: tuple[int, ...]  # device inputs whose offset is part of the plan
+    program: programs.Program | None = None  # made by the first call
 
 
 class Graph:
@@ -192,7 +192,7 @@ class Graph:
         outs = [_dense(o.fake, sizes) for o in self.results]
         out_layouts = tuple(views.layout_of(size, stride, dtype, self.device) for size, stride, dtype in outs)
         factories = tuple(binding_tensor.factory(size, stride, dtype, self.device) for size, stride, dtype in outs)
-        return Plan(sizes, tuple(layouts), tuple(solved), starts, out_layouts, factories, {}, tuple(partial))
+        return Plan(sizes, tuple(layouts), tuple(solved), starts, out_layouts, factories, tuple(partial))
 
     def _sizes(self, args: Sequence[Any]) -> Sizes:
         """What the symbols in the graph's shapes stand for."""
@@ -240,9 +240,11 @@ class Graph:
             at = self.plans.get((key, offsets))
             plan = at if at is not None else self.plans.setdefault((key, offsets), self._plan(args, found))
         arrays = [b.array if b.array is not None else b.force() for b in found]
-        donate = self._sole(arrays) if self.written_at else ()
-        made = plan.programs.get(donate)
-        program, order = made if made is not None else self._made(plan, args, donate)
+        if self.written_at:
+            self._own(arrays)
+        program = plan.program
+        if program is None:
+            program = self._compile(plan, args)
         operands = arrays
         if self.has_others or plan.starts:
             operands = [*arrays, *self.others(args), *plan.starts]
@@ -250,9 +252,9 @@ class Graph:
             results = program.call(*operands)
         except (jax.errors.JaxRuntimeError, MemoryError) as e:
             raise errors.translate(e, self.label, self.device) from e
-        if made is None:
-            program.call = program.direct()
-        return self._finish(args, found, plan, program, results, order)
+        if plan.program is None:
+            plan.program, program.call = program, program.direct()
+        return self._finish(args, found, plan, program, results)
 
     def _by_bucket(self, args: list[Any], found: Sequence[Buffer]) -> list[Any] | None:
         """Run the bucket's program; None, from then on, where the graph cannot be padded."""
@@ -268,9 +270,14 @@ class Graph:
         args.clear()
         return out
 
-    def _sole(self, arrays: list[jax.Array]) -> tuple[int, ...]:
-        """The inputs that are overwritten and whose arrays nobody else holds."""
-        return tuple([k for k in self.written_at if sys.getrefcount(arrays[k]) <= SOLE_REFERENCES])
+    def _own(self, arrays: list[jax.Array]) -> None:
+        """Make the arrays that are overwritten this call's own, to be donated: one that somebody else holds is copied.
+
+        It takes no more memory than a program that leaves its operand alone would, and there is one program.
+        """
+        for k in self.written_at:
+            if sys.getrefcount(arrays[k]) > SOLE_REFERENCES:
+                arrays[k] = transfer.duplicate(arrays[k], self.device)
 
     def others(self, args: Sequence[Any]) -> list[Any]:
         """Operands besides the device tensors and the starts of their views, in the order of ``_avals``."""
@@ -292,11 +299,10 @@ class Graph:
             modes.raise_failed()
 
     def _finish(
-        self, args: list[Any], found: Sequence[Buffer], plan: Plan, program: programs.Program, results: list[Any],
-        order: tuple[int, ...],
-    ) -> list[Any]:  # fmt: skip
-        n, m = len(order), len(plan.factories)
-        for k, value in zip(order, results, strict=False):
+        self, args: list[Any], found: Sequence[Buffer], plan: Plan, program: programs.Program, results: list[Any]
+    ) -> list[Any]:
+        n, m = len(self.written_at), len(plan.factories)
+        for k, value in zip(self.written_at, results, strict=False):
             found[k].array = value  # of the layout that was read: ``Buffer.set``, without the call
         self.look_at(results, n + m, program.notes)
         made = [
@@ -339,10 +345,6 @@ class Graph:
             return concrete(o.fake, sizes)
         return _view_of(args[o.value], o.fake, sizes)
 
-    def _written_order(self, donate: tuple[int, ...]) -> list[int]:
-        """The order of new values among the results: XLA gives the first the memory of the first donated operand."""
-        return sorted(range(len(self.written_at)), key=lambda at: self.written_at[at] not in donate)
-
     def spread_scalars(self, vectors: Sequence[Any], values: list[Any]) -> None:
         """The values of the inputs that are CPU scalars (a vector a dtype), entered in ``values``."""
         for vector, (_, at) in zip(vectors, self.scalars, strict=True):
@@ -370,33 +372,26 @@ class Graph:
             found.append(aval((2,), np.uint32))
         return [*found, *(aval(s.shape, s.dtype) for s in plan.starts)]
 
-    def _made(
-        self, plan: Plan, args: Sequence[Any], donate: tuple[int, ...]
-    ) -> tuple[programs.Program, tuple[int, ...]]:
-        """The program for what is donated, kept in the plan with the device inputs that it overwrites, in its order."""
-        order = tuple(self.written_at[at] for at in self._written_order(donate))
-        made = plan.programs[donate] = self._compile(plan, args, donate), order
-        return made
-
-    def _compile(self, plan: Plan, args: Sequence[Any], donate: tuple[int, ...]) -> programs.Program:
+    def _compile(self, plan: Plan, args: Sequence[Any]) -> programs.Program:
         notes: list[tuple[str, type[Exception]]] = []
         numbers = tuple(a if x.kind == "size" else None for x, a in zip(self.inputs, args, strict=True))
         key = (
             "graph", self.digest, tuple((v.key, layout.shape, str(layout.dtype)) for v, layout in
                                         zip(plan.views, plan.layouts, strict=True)),
-            tuple(sorted((str(k), int(v)) for k, v in plan.sizes.items())), numbers, donate,
+            tuple(sorted((str(k), int(v)) for k, v in plan.sizes.items())), numbers, self.written_at,
             tuple((layout.shape, str(layout.dtype)) for layout in plan.out_layouts),
             torch.get_float32_matmul_precision(), str(torch.get_default_dtype()), self.device, self.options.key,
         )  # fmt: skip
         return programs.cache.get(
-            key, self.label, lambda *a: self._body(plan, numbers, donate, notes, *a), self._avals(plan, args), donate,
-            notes=lambda: tuple(notes), device=self.device, options=self.options.xla,
+            key, self.label, lambda *a: self._body(plan, numbers, notes, *a), self._avals(plan, args),
+            self.written_at, notes=lambda: tuple(notes), device=self.device, options=self.options.xla,
         )  # fmt: skip
 
-    def _body(
-        self, plan: Plan, numbers: tuple[Any, ...], donate: tuple[int, ...], notes: list[Any], *operands: Any
-    ) -> list[Any]:
-        """The program: read the inputs, evaluate the graph, lay out results and what is overwritten."""
+    def _body(self, plan: Plan, numbers: tuple[Any, ...], notes: list[Any], *operands: Any) -> list[Any]:
+        """The program: read the inputs, evaluate the graph, lay out what is overwritten and the results.
+
+        In this order: XLA gives the first result the memory of the first donated operand of its shape.
+        """
         rest = iter(operands)
         raw = [next(rest) for _ in self.device_at]
         vectors = [next(rest) for _ in self.scalars]
@@ -416,8 +411,7 @@ class Graph:
             computed = evaluate(self.module, values, context)
         notes[:] = [(c.message, c.error) for c in made]
         laid = []
-        for at in self._written_order(donate):
-            k = self.written_at[at]
+        for k in self.written_at:
             value = context.written[self.inputs[self.device_at[k]].node]
             laid.append(plan.views[k].write(raw[k], value, starts[k]))
         for value, o, layout in zip(computed, self.results, plan.out_layouts, strict=True):

@@ -78,6 +78,12 @@ def move(array: jax.Array, device: int) -> jax.Array:
     return jax.device_put(array, platform.device(device))
 
 
+def duplicate(array: jax.Array, device: int) -> jax.Array:
+    """A copy of the array on its own device, made without a program."""
+    with errors.translated(f"allocating {array.nbytes} bytes for {array.dtype}{list(array.shape)}", device):
+        return jax.device_put(array, platform.device(device), may_alias=False)
+
+
 def wait(arrays: Any) -> None:
     with errors.translated("a computation"):
         jax.block_until_ready(arrays)
