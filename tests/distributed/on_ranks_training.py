@@ -142,21 +142,20 @@ def fsdp():
 
 def dtensor():
     from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor import Partial, Replicate, Shard, distribute_tensor
+    from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 
     mesh = init_device_mesh("tpu", (SIZE,))
     g = torch.Generator().manual_seed(3)
     full = torch.randn(5, 6, generator=g)  # 5 rows do not split evenly
-    for source in (Replicate(), Shard(0), Shard(1)):
-        d = distribute_tensor(full.to("tpu"), mesh, [source])
-        for target in (Replicate(), Shard(0), Shard(1), Partial()):
-            if isinstance(target, Partial) and not isinstance(source, Replicate):
-                continue
+    sources = [distribute_tensor(full.to("tpu"), mesh, [s]) for s in (Replicate(), Shard(0), Shard(1))]
+    sources.append(DTensor.from_local((full / SIZE).to("tpu"), mesh, [Partial()]))
+    for d in sources:
+        for target in (Replicate(), Shard(0), Shard(1)):
             moved = d.redistribute(mesh, [target])
-            assert torch.allclose(moved.full_tensor().cpu(), full), (source, target)
-            if isinstance(target, Partial):
-                for last in (Replicate(), Shard(0), Shard(1)):
-                    assert torch.allclose(moved.redistribute(mesh, [last]).full_tensor().cpu(), full), last
+            assert moved.placements == (target,)
+            torch.testing.assert_close(moved.full_tensor().cpu(), full, msg=lambda m, d=d, t=target: f"{d} {t}: {m}")
+    largest = DTensor.from_local(full.to("tpu") + RANK, mesh, [Partial("max")])
+    torch.testing.assert_close(largest.full_tensor().cpu(), full + SIZE - 1)
     a = distribute_tensor(full.to("tpu"), mesh, [Shard(0)])
     b = distribute_tensor(full.t().contiguous().to("tpu"), mesh, [Shard(1)])
     torch.testing.assert_close((a @ b).full_tensor().cpu(), full @ full.t())

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from torch_tpu.binding.registration import register
+from torch_tpu.binding.registration import overriding, register
 
 
 def _pin_memory(self: torch.Tensor, device: Any = None) -> torch.Tensor:
@@ -32,6 +32,27 @@ def _save_on_cpu(original: Any) -> Any:
         original(self, pin_memory and device_type != "tpu", device_type)
 
     return init
+
+
+@functools.cache
+def allow_pinned_factories() -> None:
+    """Let ``torch.empty(..., pin_memory=True)`` work, which asks an allocator that only C++ can provide.
+
+    Every CPU tensor is made through Python then, so it is for those who need it.
+    """
+    with overriding():
+        for name in ("aten::empty.memory_format", "aten::empty_strided"):
+            register(name, _marking(torch.library.get_kernel(name, "CPU").call_boxed), key="CPU", with_keys=True)
+
+
+def _marking(original: Any) -> Any:
+    def make(keys: Any, *args: Any, pin_memory: bool | None = None, **kwargs: Any) -> torch.Tensor:
+        made = original(keys, *args, **kwargs)
+        if pin_memory:
+            made.untyped_storage().tpu_pinned = True
+        return made
+
+    return make
 
 
 def install() -> None:

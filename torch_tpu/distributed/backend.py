@@ -5,9 +5,9 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-from torch_tpu.binding import process_groups
+from torch_tpu.binding import ddp, process_groups
 from torch_tpu.distributed import board, kernels
-from torch_tpu.runtime import cluster
+from torch_tpu.runtime import cluster, launch
 
 _registered = False
 
@@ -20,6 +20,7 @@ def create(options: Any, backend_options: Any) -> Any:
     global _registered
     if not _registered:
         process_groups.register_kernels(kernels.KERNELS)
+        ddp.install()
         _registered = True
     if not options.global_ranks_in_group:
         _join(options)
@@ -35,6 +36,9 @@ def create(options: Any, backend_options: Any) -> Any:
 
 
 def _join(options: Any) -> None:
+    launched = launch.current()
+    if launched is not None:
+        ddp.let_index_be_named(launched.local_rank)
     board.install(options.store, options.group_rank)
     if options.group_size == 1:
         return

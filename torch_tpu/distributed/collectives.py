@@ -46,19 +46,26 @@ class Call:
         return f"{self.kind}{reduction}{source} of {self.dtype.name}[{sizes}]"
 
 
-def run(group: Group, call: Call, arrays: Sequence[jax.Array], root: int | None = None) -> list[jax.Array]:
-    """Dispatch the collective on this rank's arrays; the results are on their way.
+def prepare(
+    group: Group, call: Call, arrays: Sequence[jax.Array], root: int | None = None
+) -> Callable[[], list[jax.Array]]:
+    """What dispatches the collective on this rank's arrays, and gives its results.
 
     Args:
       root: the rank in the group whose values count, where the collective has one. It is an operand.
     """
     program = _program(group, call)
-    with jax.enable_x64(True), errors.translated(f"tpu_dist: {call.words(root)}"):
+    with jax.enable_x64(True):
         operands = [_whole(group, a, s) for a, s in zip(arrays, call.ins)]
         if call.kind in _ROOTED:
             operands.append(_flag(group, root == group.rank))
-        parts = [r.addressable_data(0) for r in program(*operands)]
-        return [p if s else p.reshape(()) for p, s in zip(parts, call.outs)]
+
+    def run() -> list[jax.Array]:
+        with jax.enable_x64(True):
+            parts = [r.addressable_data(0) for r in program(*operands)]
+            return [p if s else p.reshape(()) for p, s in zip(parts, call.outs)]
+
+    return run
 
 
 def _whole(group: Group, array: jax.Array, shape: Shape) -> jax.Array:

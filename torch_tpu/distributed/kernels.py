@@ -11,7 +11,7 @@ import torch
 from torch_tpu.binding import process_groups
 from torch_tpu.distributed import collectives, group, host, values
 from torch_tpu.distributed.group import Group
-from torch_tpu.distributed.operation import Operation, threaded
+from torch_tpu.distributed.operation import Operation, in_order, in_thread
 from torch_tpu.lowering import dtypes
 from torch_tpu.runtime import buffers, platform, transfer
 
@@ -54,18 +54,40 @@ def _start(
     if not any(t.numel() for t in ins):
         return process_groups.finished(outs)
     if g.mesh is not None and _xla_takes(dtype):
-        arrays = collectives.run(g, call, [values.array_of(t) for t in ins], root)
-        if keep:
-            for t, a in zip(outs, arrays):
-                values.write(t, a)
-        operation = Operation(
-            g, number, what, outs, lambda: all(map(buffers.is_ready, arrays)), lambda: transfer.wait(arrays), seconds
-        )
+        operation = _by_program(g, call, ins, outs if keep else [], root, number, _seconds(timeout))
     else:
         targets = outs if keep else [torch.empty_like(t, device="cpu") for t in outs]
         done, finish = host.run(g, kind, reduction, ins, targets, root)
         operation = Operation(g, number, what, outs, done, finish, seconds)
     return _work(operation, wait)
+
+
+def _by_program(
+    g: Group, call: collectives.Call, ins: Sequence[torch.Tensor], outs: Tensors, root: int | None, number: int,
+    timeout: float | None,
+) -> Operation:  # fmt: skip
+    what = call.words(root)
+    run = collectives.prepare(g, call, [values.array_of(t) for t in ins], root)
+    if platform.name() == "cpu":
+        running = in_order(lambda: _ready(run()))
+
+        def finish() -> None:
+            for t, a in zip(outs, running.result()):
+                values.write(t, a)
+
+        ended = running.ended
+        return Operation(g, number, what, outs, ended.is_set, finish, timeout, ended.wait)
+    arrays = run()
+    for t, a in zip(outs, arrays):
+        values.write(t, a)
+    return Operation(
+        g, number, what, outs, lambda: all(map(buffers.is_ready, arrays)), lambda: transfer.wait(arrays), timeout
+    )
+
+
+def _ready(arrays: list[Any]) -> list[Any]:
+    transfer.wait(arrays)
+    return arrays
 
 
 def _seconds(timeout: int) -> float | None:
@@ -297,25 +319,26 @@ def _send(tensors: Tensors, pg: Any, dst: int, tag: int) -> Any:
     g = group.of(pg)
     _one("send", tensors)
     work = g.host.send([values.bytes_of(tensors)], dst, tag)
-    done, result = threaded(work.wait)
+    running = in_thread(work.wait)
     what = f"send of {tensors[0].dtype}[{tensors[0].numel()}] to rank {g.ranks[dst]}"
-    return process_groups.Work(Operation(g, 0, what, tensors, done, result)).boxed()
+    ended = running.ended
+    return process_groups.Work(Operation(g, 0, what, tensors, ended.is_set, running.result, pause=ended.wait)).boxed()
 
 
 def _receive(tensors: Tensors, g: Group, src: int | None, tag: int) -> Any:
     _one("recv", tensors)
     row = torch.empty(values.size_in_bytes(tensors[0]), dtype=torch.uint8)
     work = g.host.recv_anysource([row], tag) if src is None else g.host.recv([row], src, tag)
-    done, result = threaded(work.wait)
+    running = in_thread(work.wait)
     who = "any rank" if src is None else f"rank {g.ranks[src]}"
 
     def finish() -> None:
-        result()
+        running.result()
         operation.source = work._source_rank()
         values.write_host(tensors[0], values.from_bytes(row, tensors)[0])
 
     what = f"recv of {tensors[0].dtype}[{tensors[0].numel()}] from {who}"
-    operation = Operation(g, 0, what, tensors, done, finish)
+    operation = Operation(g, 0, what, tensors, running.ended.is_set, finish, pause=running.ended.wait)
     return process_groups.Work(operation).boxed()
 
 

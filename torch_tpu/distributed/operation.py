@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import queue
 import threading
 import time
@@ -17,14 +18,15 @@ from torch_tpu.distributed import board
 if TYPE_CHECKING:
     from torch_tpu.distributed.group import Group
 
-_SPIN_SECONDS = 0.0003
 _LOOK_SECONDS = 0.5  # how often a rank that waits looks whether another has failed
 _TELL_SECONDS = 1.0  # after which it says where it waits
 _GRACE_SECONDS = 2.0  # for a rank that fails to say why, after its connection has gone
 
 
 class Operation:
-    """``done()`` says whether it has ended, ``finish()`` gives the results' value or raises.
+    """``done()`` says whether it has ended, ``finish()`` puts the results in place or raises.
+
+    ``pause(seconds)`` waits for its end, but no longer; where there is none, ``done`` is asked again and again.
 
     Attributes:
       what: the operation in words, the same on every rank that runs the same.
@@ -40,12 +42,13 @@ class Operation:
         done: Callable[[], bool],
         finish: Callable[[], None],
         timeout: float | None = None,
+        pause: Callable[[float], Any] | None = None,
     ):
         self.group, self.number, self.what, self.value = group, number, what, value
         self.error: BaseException | None = None
         self.source = -1
         self.timeout = timeout or group.timeout
-        self._done, self._finish = done, finish
+        self._done, self._finish, self._pause = done, finish, pause
         self._finished = False
         self._lock = threading.RLock()
         self._since = time.monotonic()
@@ -86,7 +89,7 @@ class Operation:
     def _await(self, timeout: float | None) -> None:
         start = time.monotonic()
         end = start + timeout if timeout else self._since + self.timeout
-        look, pause = start + _LOOK_SECONDS, 0.00002
+        look, nap = start + _LOOK_SECONDS, 0.00002
         told = 0.0
         while not self._done():
             now = time.monotonic()
@@ -98,9 +101,12 @@ class Operation:
                 self._look()
                 if now >= end:
                     raise dist.DistBackendError(self._late(timeout or self.timeout))
-            if now - start > _SPIN_SECONDS:
-                time.sleep(min(pause, max(end - now, 0.00001)))
-                pause = min(pause * 1.5, 0.005)
+            rest = max(min(look, end) - now, 0.00001)
+            if self._pause is not None:
+                self._pause(rest)
+            else:
+                time.sleep(min(nap, rest))
+                nap = min(nap * 1.5, 0.005)
 
     def _look(self) -> None:
         """Raise where another rank has failed, or is in another operation than this one."""
@@ -192,24 +198,53 @@ def _run() -> None:
         call()
 
 
-def threaded(wait: Callable[[], Any]) -> tuple[Callable[[], bool], Callable[[], Any]]:
-    """(done, result) of a call that blocks, run in a thread of its own."""
-    box: list[Any] = []
-    ended = threading.Event()
+@dataclasses.dataclass
+class Running:
+    """A call that runs in another thread."""
 
-    def run() -> None:
+    call: Callable[[], Any]
+    ended: threading.Event = dataclasses.field(default_factory=threading.Event)
+    value: Any = None
+    error: BaseException | None = None
+
+    def run(self) -> None:
         try:
-            box.append((wait(), None))
+            self.value = self.call()
         except BaseException as e:
-            box.append((None, e))
-        ended.set()
+            self.error = e
+        self.ended.set()
 
-    threading.Thread(target=run, daemon=True, name="tpu_dist p2p").start()
+    def result(self) -> Any:
+        if self.error is not None:
+            raise self.error
+        return self.value
 
-    def result() -> Any:
-        value, error = box[0]
-        if error is not None:
-            raise error
-        return value
 
-    return ended.is_set, result
+def in_thread(call: Callable[[], Any]) -> Running:
+    """Run it in a thread of its own."""
+    running = Running(call)
+    threading.Thread(target=running.run, daemon=True, name="tpu_dist p2p").start()
+    return running
+
+
+_programs: queue.SimpleQueue[Running] = queue.SimpleQueue()
+_runner: list[threading.Thread] = []
+
+
+def in_order(call: Callable[[], Any]) -> Running:
+    """Run it after all that came before it, in the one thread that runs collective programs.
+
+    XLA:CPU runs a collective in the thread that calls it, and returns when the other ranks have come: what waits there
+    can neither see that another rank has failed nor stop after a timeout.
+    """
+    if not _runner:
+        _runner.append(threading.Thread(target=_run_programs, daemon=True, name="tpu_dist programs"))
+        _runner[0].start()
+    running = Running(call)
+    _programs.put(running)
+    return running
+
+
+def _run_programs() -> None:
+    while True:
+        _programs.get().run()
