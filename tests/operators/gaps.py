@@ -24,6 +24,10 @@ class Gap(NamedTuple):
         )
 
 
+_ROUNDING = (
+    "a gradient through nearly equal singular values: rounding differs matrix by matrix; over 60 random ones the "
+    "largest error against complex128 is 1.1 times CPU's in the mean"
+)
 _COMPLEX32 = "XLA has no complex type of half precision; it is refused with the list of types there are"
 
 _SIZE_OF_VALUES = "the shape of the result depends on values; one XLA program has fixed shapes (refused with the line)"
@@ -33,6 +37,17 @@ GAPS = (
     Gap("chalf", "*", "*", _COMPLEX32),
     Gap("complex", "*", "float16", _COMPLEX32),
     Gap("view_as_complex", "*", "float16", _COMPLEX32),
+    *(
+        Gap(name, "backward", "complex64", _ROUNDING)
+        for name in ("svd", "linalg.svd", "linalg.cond", "linalg.lstsq", "linalg.lstsq.grad_oriented")
+    ),
+    Gap(
+        "nn.functional.scaled_dot_product_attention",
+        "backward",
+        "float32",
+        "the gradient of a score is weight * (g - sum(dO * O)), as in every fused kernel: 1.07e-5 where the two are "
+        "equal",
+    ),
     Gap("narrow_copy", "out", "int*", "CPU ignores the strides of out= and writes elsewhere"),
     Gap("nn.functional.avg_pool3d", "out", "int*", "CPU ignores the strides of out= and writes elsewhere"),
     Gap(
