@@ -33,11 +33,11 @@ def batches():
     return [torch.randn(SIZE * ROWS, WIDTH, generator=g) for _ in range(STEPS)]
 
 
-def train(net, rows, step_data=lambda x: x):
-    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2)
+def train(net, rows, **options):
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2, **options)
     losses = []
     for x in batches():
-        loss = net(rows(step_data(x))).square().mean()
+        loss = net(rows(x)).square().mean()
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -174,7 +174,7 @@ def tensor_parallel():
         mesh,
         {f"{i}.{n}": s for i in range(2) for n, s in (("up", ColwiseParallel()), ("down", RowwiseParallel()))},
     )
-    losses = train(net, lambda x: x.to("tpu"))
+    losses = train(net, lambda x: x.to("tpu"), foreach=False)  # PyTorch's foreach takes no mixture with DTensor
     state = {n: p.full_tensor() if isinstance(p, DTensor) else p for n, p in net.state_dict().items()}
     check(state, losses, "tensor parallel")
 

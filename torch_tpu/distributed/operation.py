@@ -125,8 +125,8 @@ class Operation:
             f"{g.global_rank}"
         )
 
-    def _late(self, seconds: float) -> str:
-        """The message of a timeout: who is not there, and where they are if they wait elsewhere."""
+    def _missing(self) -> str:
+        """The ranks that do not wait in this operation, and where they wait if they do."""
         missing = []
         for rank in range(self.group.size):
             if rank == self.group.rank:
@@ -137,29 +137,36 @@ class Operation:
                 missing.append(name)
             elif standing[0] < self.number:
                 missing.append(f"{name} (last seen waiting in operation {standing[0]}, {standing[1]})")
-        who = ", ".join(missing) or "none: all ranks wait in it"
-        return f"{self._where()} timed out after {seconds:g} s. Missing: {who}."
+        return ", ".join(missing)
+
+    def _late(self, seconds: float) -> str:
+        missing = self._missing() or "none: all ranks wait in it"
+        return f"{self._where()} timed out after {seconds:g} s. Missing: {missing}."
 
     def _explained(self, error: Exception) -> Exception:
         """A failure of the transport, with the message of the rank that caused it if it left one."""
-        until = time.monotonic() + _GRACE_SECONDS
-        failure = None
-        while failure is None and time.monotonic() < until:
-            try:
-                failure = board.current().failure()
-            except Exception:  # the store has gone with its rank
-                failure = "the rank that holds the store has ended"
-            time.sleep(0.05)
         text = str(error).strip()
-        if "imed out" in text and failure is None:
-            found = dist.DistBackendError(self._late(self.timeout))
-            found.__cause__ = error
-            return found
-        if "onnection" in text and failure is None:
-            failure = "a rank has ended without a message (killed, or out of memory)"
-        found = dist.DistBackendError(f"{self._where()} failed: {failure + '; ' if failure else ''}{text[:1500]}")
+        cause = ""
+        try:
+            board.current().stand(self.group.name, self.group.rank, self.number, self.what)
+            until = time.monotonic() + _GRACE_SECONDS
+            while not cause and time.monotonic() < until:
+                time.sleep(0.05)
+                cause = board.current().failure() or ""
+            if not cause and "imed out" in text:
+                return self._chained(self._late(self.timeout), error)
+            missing = self._missing()
+            if not cause and missing:
+                cause = f"no answer from {missing}, which may have been killed"
+        except Exception:  # the store has gone with its rank
+            cause = "the rank that holds the store has ended"
+        return self._chained(f"{self._where()} failed: {cause}; {text[:1500]}", error)
+
+    @staticmethod
+    def _chained(message: str, error: Exception) -> Exception:
+        found = dist.DistBackendError(message)
         found.__cause__ = error
-        board.current().fail(str(found))
+        board.current().fail(message)
         return found
 
     def then(self, call: Callable[[], None]) -> None:

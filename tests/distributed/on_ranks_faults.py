@@ -1,0 +1,85 @@
+"""Bodies that ``test_faults`` runs: one rank does wrong, and the others must end with a message that says what."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import signal
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+
+RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+
+
+def begin(seconds=600):
+    dist.init_process_group(timeout=datetime.timedelta(seconds=seconds))
+    x = torch.ones(4, device="tpu")
+    dist.all_reduce(x)
+    return x
+
+
+def killed():
+    """The last rank is killed while the others wait for it."""
+    x = begin()
+    if RANK == SIZE - 1:
+        time.sleep(1)
+        os.kill(os.getpid(), signal.SIGKILL)
+    dist.all_reduce(x)
+
+
+def raises():
+    """An exception ends a rank, and is told to those that wait."""
+    x = begin()
+    if RANK == SIZE - 1:
+        raise ValueError("the data set is empty")
+    dist.all_reduce(x)
+
+
+def raises_in_backward():
+    from torch.nn.parallel import DistributedDataParallel
+
+    begin()
+    net = DistributedDataParallel(torch.nn.Linear(4, 4).to("tpu"))
+    y = net(torch.ones(2, 4, device="tpu"))
+    if RANK == SIZE - 1:
+        y.register_hook(lambda g: 1 / 0)
+    y.sum().backward()
+
+
+def late():
+    """A rank that does not come: the timeout names the collective and the rank."""
+    x = begin(seconds=4)
+    if RANK == SIZE - 1:
+        time.sleep(25)
+        sys.exit(0)
+    dist.all_reduce(x, dist.ReduceOp.MAX)
+
+
+def slow():
+    """A rank that comes late but in time: nothing happens."""
+    x = begin()
+    if RANK == SIZE - 1:
+        time.sleep(6)
+    dist.all_reduce(x)
+    assert x.tolist() == [SIZE * SIZE] * 4
+    dist.destroy_process_group()
+
+
+def other_shape():
+    begin()
+    dist.all_reduce(torch.ones(4 + RANK, device="tpu"), dist.ReduceOp.MAX)
+
+
+def other_program():
+    """Both have run before, so that nothing is compared when they are called; one rank waits in each."""
+    x = begin()
+    pair = torch.ones(4, device="tpu")
+    dist.broadcast(pair, 0)
+    if RANK == 0:
+        dist.all_reduce(x)
+    else:
+        time.sleep(3)
+        dist.recv(pair, 0)
