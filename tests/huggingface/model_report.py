@@ -17,10 +17,11 @@ from typing import Any
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
+from architectures import all_architectures  # noqa: E402
 from cells import CELLS  # noqa: E402
 from more_cells import MORE  # noqa: E402
 
-OUT = pathlib.Path("/tmp/h5m/models.md")
+OUT = HERE.parents[1] / "docs" / "models.md"
 Result = dict[str, Any]
 
 _MARK = {"pass": "✓", "skip": "·", "fail": "**✗**", "crash": "**✗**", "hang": "**✗**"}
@@ -49,23 +50,31 @@ _MEANS = {
 
 
 def read(files: Sequence[str]) -> list[Result]:
-    """The latest result of each cell."""
+    """The latest result of each cell, in the order of the tables."""
     latest: dict[tuple[str, str], Result] = {}
     for file in files:
         with open(file) as f:
             latest |= {(r["model"], r["check"]): r for r in map(json.loads, f)}
-    return list(latest.values())
+    order = {name: i for i, name in enumerate(all_architectures())}
+    checks = [*CELLS, *MORE]
+    return sorted(
+        (r for r in latest.values() if r["model"] in order), key=lambda r: (order[r["model"]], checks.index(r["check"]))
+    )
 
 
 def summary(results: list[Result]) -> list[str]:
     run = [r for r in results if r["status"] != "skip"]
     right = [r for r in run if r["status"] == "pass"]
+    unable = sum(r["status"] == "skip" and r["message"].startswith("CPU:") for r in results)
     kinds = collections.Counter(k for _, k in {(r["model"], r["kind"]) for r in results})
     fell = sorted({name for r in results for name in r.get("fallbacks", ())})
+    expected = sum(len(CELLS) + len(MORE) * row.more for row in all_architectures().values())
     lines = [
         f"{sum(kinds.values())} architectures ({', '.join(f'{n} {k}' for k, n in kinds.items())}), "
         f"{len(results)} cells: {len(right)} of the {len(run)} that CPU can do are equal on the device "
-        f"({100 * len(right) / len(run):.2f} %), {len(results) - len(run)} are skipped in CPU's own words.",
+        f"({100 * len(right) / len(run):.2f} %). CPU cannot do {unable}; {len(results) - len(run) - unable} are not for "
+        "the kind of model. "
+        + (f"{expected - len(results)} of the {expected} cells have not been run." if len(results) < expected else ""),
         "",
         f"Cells that ended their process: {sum(r['status'] in ('crash', 'hang') for r in results)}. "
         f"Operators that fell back to the host: {', '.join(fell) or 'none'}.",
@@ -91,7 +100,7 @@ def _plain(message: str) -> str:
 
 def times(results: list[Result]) -> list[str]:
     """How long the device takes against CPU, and on what."""
-    timed = [r for r in results if r["status"] == "pass" and r.get("cpu", 0) > 0 and r.get("again", 0) > 0]
+    timed = [r for r in results if r["status"] == "pass" and min(r.get("cpu_busy", 0), r.get("again_busy", 0)) > 0]
     lines = [
         "| check | cells | programs | compiling, s | first, s | again, ms | CPU, ms | again / CPU |",
         "|---" * 8 + "|",
@@ -102,21 +111,21 @@ def times(results: list[Result]) -> list[str]:
             continue
         of = lambda key, rows=rows: statistics.median(r[key] for r in rows)  # noqa: E731
         programs = statistics.median(r["compiled"] + r["loaded"] for r in rows)
-        ratio = statistics.median(r["again"] / r["cpu"] for r in rows)
+        ratio = statistics.median(r["again_busy"] / r["cpu_busy"] for r in rows)
         lines.append(
             f"| {check} | {len(rows)} | {programs:.0f} | {of('compile_seconds'):.2f} | {of('first'):.2f} "
-            f"| {1000 * of('again'):.1f} | {1000 * of('cpu'):.1f} | {ratio:.1f} |"
+            f"| {1000 * of('again_busy'):.1f} | {1000 * of('cpu_busy'):.1f} | {ratio:.1f} |"
         )
     first = sum(r["first"] for r in timed)
     compiling = sum(r["compile_seconds"] for r in timed)
     loading = sum(r["load_seconds"] for r in timed)
-    again, cpu = sum(r["again"] for r in timed), sum(r["cpu"] for r in timed)
+    again, cpu = sum(r["again_busy"] for r in timed), sum(r["cpu_busy"] for r in timed)
     lines += [
         "",
         f"Medians of cells. Over all {len(timed)} timed cells the first run takes {first:.0f} s, of which compiling "
         f"{compiling:.0f} s ({100 * compiling / first:.0f} %) and loading programs from the disk {loading:.0f} s; the "
-        f"best of three more {again:.1f} s in all, CPU's {cpu:.1f} s. The median ratio of these is "
-        f"{statistics.median(r['again'] / r['cpu'] for r in timed):.1f}: at these sizes it is the cost of dispatching "
+        f"best of three more {again:.2f} s in all, CPU's {cpu:.2f} s. The median ratio of these is "
+        f"{statistics.median(r['again_busy'] / r['cpu_busy'] for r in timed):.1f}: at these sizes it is the cost of dispatching "
         "an operator, not of computing it.",
         "",
         "The ten slowest against CPU, programs in memory:",
@@ -124,9 +133,9 @@ def times(results: list[Result]) -> list[str]:
         "| model | check | again, ms | CPU, ms | ratio |",
         "|---|---|---|---|---|",
     ]
-    worst = sorted(timed, key=lambda r: -r["again"] / r["cpu"])[:10]
+    worst = sorted(timed, key=lambda r: -r["again_busy"] / r["cpu_busy"])[:10]
     for r in worst:
-        ours, theirs = r["again"], r["cpu"]
+        ours, theirs = r["again_busy"], r["cpu_busy"]
         lines.append(f"| {r['model']} | {r['check']} | {1000 * ours:.1f} | {1000 * theirs:.1f} | {ours / theirs:.0f} |")
     late = [f"{r['model']} {r['check']} ({r['late']})" for r in results if r.get("late")]
     lines += ["", f"Cells that compile something after their first run: {', '.join(late) or 'none'}.", ""]
@@ -152,13 +161,13 @@ def table(results: list[Result]) -> list[str]:
 
 
 def skips(results: list[Result]) -> list[str]:
-    """CPU's words for what it cannot do, with those it says them of."""
+    """CPU's words for what it cannot do, or why a check is not for a model, with those they are said of."""
     said: dict[str, list[str]] = {}
     for r in results:
         if r["status"] == "skip":
-            word = re.sub(r"\b\w+For\w+|\b\w+Model\b", "The model", _plain(r["message"]).removeprefix("CPU: "))
+            word = re.sub(r"\b\w+For\w+|\b\w+Model\b", "The model", _plain(r["message"]))
             said.setdefault(word[:120], []).append(f"{r['model']} {r['check']}")
-    lines = ["| CPU's word | cells | of |", "|---|---|---|"]
+    lines = ["| why | cells | of |", "|---|---|---|"]
     for word, of in sorted(said.items(), key=lambda x: -len(x[1])):
         lines.append(f"| {word} | {len(of)} | {', '.join(of[:3])}{', ...' if len(of) > 3 else ''} |")
     return lines
@@ -178,12 +187,14 @@ def main() -> int:
         "## What is wrong", "", *failures(results), "",
         "## Time", "",
         "On a machine without a TPU: XLA on two CPU cores, busy with other work. Programs are kept on the disk, so "
-        "a cell finds what earlier ones compiled.", "",
+        "a cell finds what earlier ones compiled. `first` is by the clock; `again` and `CPU` are the process's own time, the "
+        "best of three runs with programs in memory.", "",
         *times(results), "",
         "## Cell by cell", "",
-        f"✓ equal, · CPU cannot, ✗ wrong. `more` is, in this order: {', '.join(MORE)}.", "",
+        "✓ equal, · skipped, ✗ wrong; an empty place has not been run. `more` is, in this order: "
+        f"{', '.join(MORE)}.", "",
         *table(results),
-        "## What CPU cannot do", "", *skips(results), "",
+        "## Skipped cells", "", *skips(results), "",
     ]  # fmt: skip
     OUT.write_text("\n".join(text))
     print(OUT)

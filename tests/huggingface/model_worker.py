@@ -43,7 +43,7 @@ def run(task: dict[str, Any]) -> dict[str, Any]:
         result.update(status="fail", message=f"falls to the host: {', '.join(result['fallbacks'])}")
     for name in ("compiled", "loaded", "compile_seconds", "load_seconds"):
         result[name] = round(after[name] - before[name], 3)
-    result.update(cpu=round(times.cpu, 5), first=round(times.first, 4), again=round(times.again, 5))
+    result.update(cpu_busy=round(times.cpu, 5), first=round(times.first, 4), again_busy=round(times.again, 5))
     result["late"] = times.late
     result["seconds"] = round(time.perf_counter() - start, 2)
     return result

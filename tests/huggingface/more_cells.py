@@ -21,7 +21,7 @@ def _padded(a: Architecture, times: Times, side: str) -> None:
     model = on_cpu(a.make)
     given = inputs.make(a.inputs, model.config)
     if a.inputs not in ("text", "encoder_decoder", "image_and_text"):
-        raise Skipped("CPU: no text to pad")
+        raise Skipped("the model takes no text that can be padded")
     empty = slice(0, -_SHORT) if side == "left" else slice(_SHORT, None)
     given["input_ids"][1, empty] = 0
     given["attention_mask"][1, empty] = 0
