@@ -43,7 +43,7 @@ def answer(
     stream: bool = False,
     system: str = "",
 ) -> tuple[list[str], int]:
-    """The answers, greedily, and how many tokens the longest has; one that has met a string of ``stop`` ends with it."""
+    """The answers, greedily, and how many tokens the longest has; a string of ``stop`` ends an answer."""
     inputs = prompts(tokenizer, questions, system)
     options: dict[str, Any] = {"stop_strings": list(stop), "tokenizer": tokenizer} if stop else {}
     if stream:

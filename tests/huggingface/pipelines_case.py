@@ -27,6 +27,7 @@ class Case:
     result: str = "images"
     lora: tuple[str, ...] = ("to_q", "to_k", "to_v")
     steps: int = 4
+    groups: str = "block_level"  # of group offloading; "leaf_level" where blocks are called piece by piece
     tiled: dict[str, Any] = dataclasses.field(default_factory=dict)  # arguments of the VAE's enable_tiling
 
 

@@ -193,7 +193,8 @@ def group_offload(case: Case, times: Times) -> None:
     for name, component in pipe.components.items():
         if isinstance(component, torch.nn.Module) and name != case.denoiser:
             component.to("tpu")
-    model.enable_group_offload(onload_device=torch.device("tpu"), offload_type="block_level", num_blocks_per_group=1)
+    options = {"num_blocks_per_group": 1} if case.groups == "block_level" else {}
+    model.enable_group_offload(onload_device=torch.device("tpu"), offload_type=case.groups, **options)
     expect(case, expected, call(case, pipe, "tpu"))
 
 

@@ -106,10 +106,11 @@ def _flux2_transformer(layers: int, guidance: bool) -> Any:
     )  # fmt: skip
 
 
+_FLUX2_LAYERS = ("to_q", "to_k", "to_v", "to_out", "to_qkv_mlp_proj")
 _FLUX2 = {**_FLUX, "max_sequence_length": 64, "text_encoder_out_layers": (1, 2, 3)}
 
 
-@case("flux2 klein", _FLUX2)
+@case("flux2 klein", _FLUX2, lora=_FLUX2_LAYERS)
 def _flux2_klein() -> Any:
     return diffusers.Flux2KleinPipeline(
         scheduler=flow(use_dynamic_shifting=True), vae=flux2_vae(), text_encoder=text.qwen3(), is_distilled=False,
@@ -117,12 +118,12 @@ def _flux2_klein() -> Any:
     )  # fmt: skip
 
 
-@case("flux2 klein with an image", {**_FLUX2, "image": picture(1, 64)})
+@case("flux2 klein with an image", {**_FLUX2, "image": picture(1, 64)}, lora=_FLUX2_LAYERS)
 def _flux2_klein_edit() -> Any:
     return _flux2_klein()
 
 
-@case("flux2", _FLUX2)
+@case("flux2", _FLUX2, lora=_FLUX2_LAYERS)
 def _flux2() -> Any:
     return diffusers.Flux2Pipeline(
         scheduler=flow(use_dynamic_shifting=True), vae=flux2_vae(), text_encoder=text.mistral3(),

@@ -189,7 +189,7 @@ def _cascade_unet(**more: Any) -> diffusers.StableCascadeUNet:
 
 @case(
     "stable cascade prior", {**_PROMPT, "height": 128, "width": 128, "output_type": "np"}, denoiser="prior",
-    result="image_embeddings",
+    result="image_embeddings", groups="leaf_level",
 )  # fmt: skip
 def _cascade_prior() -> Any:
     prior = _cascade_unet(
@@ -209,8 +209,9 @@ def _prior_result() -> Any:
 
 
 @case(
-    "stable cascade decoder", {**_PROMPT, "output_type": "np", "image_embeddings": _prior_result()}, denoiser="decoder"
-)
+    "stable cascade decoder", {**_PROMPT, "output_type": "np", "image_embeddings": _prior_result()}, denoiser="decoder",
+    groups="leaf_level",
+)  # fmt: skip
 def _cascade_decoder() -> Any:
     decoder = _cascade_unet(in_channels=4, out_channels=4, effnet_in_channels=4, patch_size=2)
     vqgan = PaellaVQModel(

@@ -105,7 +105,7 @@ print("device", a.device.type, model.weight.grad.device.type, a.num_processes, a
     ("options", "expected"),
     [
         ([], "device tpu tpu 1 no"),
-        (["--mixed_precision=bf16"], "device tpu tpu 1 bf16"),
+        pytest.param(["--mixed_precision=bf16"], "device tpu tpu 1 bf16", marks=pytest.mark.more),
         (["--cpu"], "device cpu cpu 1 no"),
     ],
 )

@@ -121,10 +121,10 @@ def test_a_classifier_trains_and_evaluates_as_on_cpu(tmp_path, classifier_on_cpu
     "options",
     [
         {"torch_compile": True},
-        {"gradient_checkpointing": True},
-        {"optim": "adamw_torch_fused"},
-        {"optim": "sgd", "lr_scheduler_type": "cosine"},
-        {"torch_empty_cache_steps": 1, "skip_memory_metrics": False},
+        pytest.param({"activation_checkpointing": True}, marks=pytest.mark.more),
+        pytest.param({"optim": "adamw_torch_fused"}, marks=pytest.mark.more),
+        pytest.param({"optim": "sgd", "lr_scheduler_type": "cosine"}, marks=pytest.mark.more),
+        pytest.param({"torch_empty_cache_steps": 1, "skip_memory_metrics": False}, marks=pytest.mark.more),
     ],
     ids=lambda o: ",".join(o) if "optim" not in o else o["optim"],
 )
@@ -137,6 +137,7 @@ def test_a_language_model_trains_as_on_cpu(options, tmp_path, language_model_on_
     assert abs(trainer.evaluate()["eval_loss"] - on_cpu.evaluate()["eval_loss"]) < 2e-5
 
 
+@pytest.mark.more
 def test_adafactor_trains_as_on_cpu(tmp_path):
     options = {"optim": "adafactor"}
     expected = _train(tmp_path, "cpu", _language_model, **options)
@@ -168,6 +169,7 @@ def test_training_goes_on_from_a_checkpoint(tmp_path, language_model_on_cpu):
     )
 
 
+@pytest.mark.more
 def test_a_sequence_to_sequence_trainer_generates(tmp_path):
     results = {}
     for device in ("cpu", "tpu"):
