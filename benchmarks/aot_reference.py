@@ -5,7 +5,10 @@ heads of 64 and 8 for keys and values, 128256 tokens, tied embeddings): decode o
 cache of 2048, prefill of 2048 tokens, a training step of 4 x 2048 with AdamW. No TPU is needed: what is compared is
 what the compiler says of the two programs.
 
-    python benchmarks/aot_reference.py [decode1 decode64 prefill train] [--layers 16] [--json out.json]
+    python benchmarks/aot_reference.py [decode1 decode64 prefill train] [--layers 16] [--int64] [--json out.json]
+
+``vit`` is a batch of 64 images of 224 x 224 through ViT-B/16 (``aot_vit.py``; --layers counts its twelve). ``--int64``
+gives the reference token ids and the cache's length in the type that PyTorch has for them; JAX's own is int32.
 
 The reference is idiomatic JAX: grouped-query attention without repeated keys, float32 softmax and norms, one jitted
 training step, attention recomputed in the backward pass (jax.checkpoint). Ours is Transformers' unmodified
@@ -24,6 +27,7 @@ from typing import Any
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")  # libtpu is for the compiling process alone
 
+import aot_vit  # beside this file
 import jax
 import jax.export
 import jax.numpy as jnp
@@ -142,17 +146,24 @@ def train_step(params, first, second, step, ids, lr=1e-3, b1=0.9, b2=0.999, eps=
     return (*(jax.tree_util.tree_unflatten(tree, part) for part in zip(*new)), step, loss)
 
 
+def integer() -> Any:
+    """The type of token ids and lengths: int32, with --int64 int64."""
+    return jnp.zeros((), int).dtype
+
+
 def reference(case: str, layers: int) -> tuple[Any, tuple[Any, ...], int]:
     """The function, its arguments, and how many of them it overwrites."""
+    if case == "vit":
+        return aot_vit.forward, aot_vit.arguments(layers), 0
     params = weights(layers)
     if case == "train":
         step = jax.ShapeDtypeStruct((), jnp.float32)
-        return train_step, (params, params, params, step, jax.ShapeDtypeStruct((4, 2048), jnp.int32)), 4
+        return train_step, (params, params, params, step, jax.ShapeDtypeStruct((4, 2048), integer())), 4
     batch, length = {"decode1": (1, 1), "decode64": (64, 1), "prefill": (1, 2048)}[case]
     buffer = jax.ShapeDtypeStruct((batch, KV, CACHE, SIZE), BF16)
     caches = [(buffer, buffer) for _ in range(layers)]
-    ids = jax.ShapeDtypeStruct((batch, length), jnp.int32)
-    return generate_step, (caches, jax.ShapeDtypeStruct((), jnp.int32), params, ids), 2
+    ids = jax.ShapeDtypeStruct((batch, length), integer())
+    return generate_step, (caches, jax.ShapeDtypeStruct((), integer()), params, ids), 2
 
 
 def compile_reference(case: str, layers: int) -> dict[str, float]:
@@ -182,6 +193,11 @@ def compile_reference(case: str, layers: int) -> dict[str, float]:
 
 
 def compile_ours(case: str, layers: int) -> dict[str, float]:
+    programs = aot_vit.programs(layers) if case == "vit" else _decoder(case, layers)
+    return _compiled(case, programs)
+
+
+def _decoder(case: str, layers: int) -> list[Program]:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     from torch_tpu.aot import models
@@ -198,13 +214,15 @@ def compile_ours(case: str, layers: int) -> dict[str, float]:
     if case == "train":
         model.train()
         ids = torch.empty(4, 2048, dtype=torch.int64, device="meta")
-        programs = capture(model, (ids,), {"labels": ids, "use_cache": False}, train=True, optimizer=torch.optim.AdamW)
-    else:
-        model.eval()
-        batch, length = {"decode1": (1, 1), "decode64": (64, 1), "prefill": (1, 2048)}[case]
-        cache = models.static_cache(config, batch, CACHE, torch.bfloat16)
-        ids = torch.empty(batch, length, dtype=torch.int64, device="meta")
-        programs = capture(model, (ids,), {"past_key_values": cache, "logits_to_keep": 1})
+        return capture(model, (ids,), {"labels": ids, "use_cache": False}, train=True, optimizer=torch.optim.AdamW)
+    model.eval()
+    batch, length = {"decode1": (1, 1), "decode64": (64, 1), "prefill": (1, 2048)}[case]
+    cache = models.static_cache(config, batch, CACHE, torch.bfloat16)
+    ids = torch.empty(batch, length, dtype=torch.int64, device="meta")
+    return capture(model, (ids,), {"past_key_values": cache, "logits_to_keep": 1})
+
+
+def _compiled(case: str, programs: list[Program]) -> dict[str, float]:
     found = []
     for p in programs:
         compiled = compile_program(p, topology("v6e-1"))
@@ -245,6 +263,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("cases", nargs="*", default=["decode1", "decode64", "prefill", "train"])
     parser.add_argument("--layers", type=int, default=16)
+    parser.add_argument("--int64", action="store_true", help="64-bit integers in the reference, as PyTorch has")
     parser.add_argument("--json", help="file to write the figures to")
     parser.add_argument("--keep", help="folder to write the compiled modules to")
     args = parser.parse_args()
@@ -253,7 +272,9 @@ def main() -> int:
     out: dict[str, Any] = {}
     print(f"{'case':<10} {'':<6} {'GFLOP':>12} {'bytes GiB':>12} {'HBM GiB':>12} {'work MiB':>12} {'in place':>9}")
     for case in args.cases:
-        theirs, ours = compile_reference(case, args.layers), compile_ours(case, args.layers)
+        with jax.enable_x64(args.int64):
+            theirs = compile_reference(case, args.layers)
+        ours = compile_ours(case, args.layers)
         ratio = {k: ours[k] / theirs[k] if theirs[k] else float("nan") for k in ours}
         out[case] = {"jax": theirs, "ours": ours, "ratio": ratio}
         for who, f in (("JAX", theirs), ("ours", ours)):
