@@ -72,8 +72,8 @@ def summary(results: list[Result]) -> list[str]:
     lines = [
         f"{sum(kinds.values())} architectures ({', '.join(f'{n} {k}' for k, n in kinds.items())}), "
         f"{len(results)} cells: {len(right)} of the {len(run)} that CPU can do are equal on the device "
-        f"({100 * len(right) / len(run):.2f} %). CPU cannot do {unable}; {len(results) - len(run) - unable} are not for "
-        "the kind of model. "
+        f"({100 * len(right) / len(run):.2f} %). CPU cannot do {unable}, and {len(results) - len(run) - unable} "
+        "are not for the kind of model. "
         + (f"{expected - len(results)} of the {expected} cells have not been run." if len(results) < expected else ""),
         "",
         f"Cells that ended their process: {sum(r['status'] in ('crash', 'hang') for r in results)}. "
@@ -125,8 +125,8 @@ def times(results: list[Result]) -> list[str]:
         f"Medians of cells. Over all {len(timed)} timed cells the first run takes {first:.0f} s, of which compiling "
         f"{compiling:.0f} s ({100 * compiling / first:.0f} %) and loading programs from the disk {loading:.0f} s; the "
         f"best of three more {again:.2f} s in all, CPU's {cpu:.2f} s. The median ratio of these is "
-        f"{statistics.median(r['again_busy'] / r['cpu_busy'] for r in timed):.1f}: at these sizes it is the cost of dispatching "
-        "an operator, not of computing it.",
+        f"{statistics.median(r['again_busy'] / r['cpu_busy'] for r in timed):.1f}: at these sizes operators are "
+        "dispatched rather than computed. Cold, compiling dominates.",
         "",
         "The ten slowest against CPU, programs in memory:",
         "",
@@ -187,8 +187,8 @@ def main() -> int:
         "## What is wrong", "", *failures(results), "",
         "## Time", "",
         "On a machine without a TPU: XLA on two CPU cores, busy with other work. Programs are kept on the disk, so "
-        "a cell finds what earlier ones compiled. `first` is by the clock; `again` and `CPU` are the process's own time, the "
-        "best of three runs with programs in memory.", "",
+        "a cell finds what earlier ones compiled. `first` is by the clock; `again` and `CPU` are the process's own "
+        "time, the best of three runs with programs in memory.", "",
         *times(results), "",
         "## Cell by cell", "",
         "✓ equal, · skipped, ✗ wrong; an empty place has not been run. `more` is, in this order: "
