@@ -37,7 +37,7 @@ def _reasons(results: dict[tuple[str, str], dict[str, Any]], statuses: tuple[str
     by_message = collections.defaultdict(list)
     for (name, check), r in results.items():
         if r["status"] in statuses:
-            by_message[f"{check}: {r['message']}"].append(name)
+            by_message[f"{check}: {r['message'].splitlines()[0]}"].append(name)
     longest_first = sorted(by_message.items(), key=lambda item: -len(item[1]))
     return [f"- {message.replace('|', '/')} ({', '.join(names)})" for message, names in longest_first]
 
