@@ -194,3 +194,16 @@ def test_a_cache_that_cannot_be_made(tmp_path):
 def test_a_host_tensor_indexed_by_a_device_tensor():
     with pytest.raises(RuntimeError, match="indices should be either on cpu or on the same device"):
         torch.arange(4.0)[torch.tensor([1], device="tpu")]
+
+
+@pytest.mark.parametrize("name", ["cumsum_", "cumprod_"])
+def test_a_type_is_refused_after_a_single_element_of_it_was_taken(name):
+    getattr(torch.tensor(True, device="tpu"), name)(0)  # CPU does not look at the type of one element
+    with pytest.raises(NotImplementedError, match="Bool"):
+        getattr(torch.ones(3, 2, dtype=torch.bool, device="tpu"), name)(0)
+
+
+def test_an_extremum_of_no_complex_numbers_is_empty():
+    for device in ("cpu", "tpu"):
+        x = torch.zeros(4, 0, dtype=torch.complex64, device=device)
+        assert torch.amax(x, 0, keepdim=True).shape == torch.amin(x, -2, keepdim=True).shape == (1, 0)

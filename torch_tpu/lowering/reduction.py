@@ -91,11 +91,16 @@ def count_nonzero(self: Any, dim: Any = None) -> Any:
 
 
 def _max(x: Any, dim: Any, keepdim: bool) -> Any:
-    return jnp.max(x, dims_of(x, dim), keepdims=keepdim, initial=lowest(x.dtype))
+    return jnp.max(x, dims_of(x, dim), keepdims=keepdim, initial=_of_none(x, lowest))
 
 
 def _min(x: Any, dim: Any, keepdim: bool) -> Any:
-    return jnp.min(x, dims_of(x, dim), keepdims=keepdim, initial=highest(x.dtype))
+    return jnp.min(x, dims_of(x, dim), keepdims=keepdim, initial=_of_none(x, highest))
+
+
+def _of_none(x: Any, bound: Any) -> Any:
+    """Complex numbers have no order; the CPU only sees that where there are any."""
+    return 0 if jnp.issubdtype(x.dtype, jnp.complexfloating) else bound(x.dtype)
 
 
 def _with_index(x: Any, dim: int, keepdim: bool, extremum: Any) -> tuple[Any, Any]:
