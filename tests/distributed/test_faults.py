@@ -1,4 +1,4 @@
-"""A rank that fails, is killed, comes late or does something else: every other ends soon, with a message that says it."""
+"""A rank that fails, is killed, comes late or does something else: the others end soon, with a message that says it."""
 
 from .harness import start
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.abc
+import importlib.util
 import sys
 import threading
 from typing import Any
@@ -143,7 +144,20 @@ class _AliasFinder:
             return None
         from importlib.machinery import ModuleSpec
 
-        return ModuleSpec(name, _AliasLoader(name.replace("torch.tpu.", "torch_tpu.", 1)))
+        real = name.replace("torch.tpu.", "torch_tpu.", 1)
+        spec = ModuleSpec(name, _AliasLoader(real))
+        found = _found(real)
+        if found is not None:  # python -m runs a package's __main__, and calls the program by its file
+            spec.origin = found.origin
+            spec.submodule_search_locations = None if found.submodule_search_locations is None else []
+        return spec
+
+
+def _found(name: str) -> Any:
+    try:
+        return importlib.util.find_spec(name)
+    except ModuleNotFoundError:
+        return None
 
 
 class _AliasLoader(importlib.abc.Loader):
@@ -155,6 +169,11 @@ class _AliasLoader(importlib.abc.Loader):
 
     def exec_module(self, module: Any) -> None:
         return None
+
+    def get_code(self, name: str) -> Any:
+        """``python -m torch.tpu.x`` runs the code of ``torch_tpu.x``."""
+        found = importlib.util.find_spec(self.real)
+        return None if found is None or found.loader is None else found.loader.get_code(self.real)  # type: ignore[attr-defined]
 
 
 def _alias_submodules() -> None:

@@ -10,6 +10,7 @@ import contextlib
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -56,7 +57,9 @@ class Board:
 
 
 _board: Board | None = None
-_stuck: list[Callable[[], bool]] = []  # whether something still waits that nothing can end
+_running: list[Callable[[], bool]] = []
+_MANY = 256
+_MOMENT_SECONDS = 2.0
 _failed = False
 
 
@@ -88,14 +91,21 @@ def _hook() -> None:
     sys.excepthook = tell
 
 
-def is_stuck(still: Callable[[], bool]) -> None:
-    """A program waits for a rank that will not come; XLA cannot end it, so the process must not wait for it."""
-    _stuck.append(still)
+def watch(still: Callable[[], bool]) -> None:
+    """Something runs in another thread as long as ``still`` says so. Python must not end under it."""
+    _running.append(still)
+    if len(_running) > _MANY:
+        _running[:] = [s for s in _running if s()]
 
 
 def _leave() -> None:
-    if any(still() for still in _stuck):
-        with contextlib.suppress(Exception):
-            sys.stdout.flush()
-            sys.stderr.flush()
-        os._exit(1 if _failed else 0)
+    """At the end: what has begun gets a moment to finish; what then still waits, for a rank that has gone or will not
+    come, cannot be ended by XLA or gloo, so the process ends without it."""
+    until = time.monotonic() + (0.0 if _failed else _MOMENT_SECONDS)
+    while any(still() for still in _running):
+        if time.monotonic() >= until:
+            with contextlib.suppress(Exception):
+                sys.stdout.flush()
+                sys.stderr.flush()
+            os._exit(1 if _failed else 0)
+        time.sleep(0.01)

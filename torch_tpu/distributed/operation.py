@@ -83,7 +83,7 @@ class Operation:
     def _give_up(self, error: BaseException) -> None:
         with self._lock:
             self.error, self._finished = error, True
-        board.is_stuck(lambda: not self._done())
+        board.watch(lambda: not self._done())
         board.current().fail(str(error))
 
     def _await(self, timeout: float | None) -> None:
@@ -221,6 +221,9 @@ class Running:
             self.error = e
         self.ended.set()
 
+    def still(self) -> bool:
+        return not self.ended.is_set()
+
     def result(self) -> Any:
         if self.error is not None:
             raise self.error
@@ -230,6 +233,7 @@ class Running:
 def in_thread(call: Callable[[], Any]) -> Running:
     """Run it in a thread of its own."""
     running = Running(call)
+    board.watch(running.still)
     threading.Thread(target=running.run, daemon=True, name="tpu_dist p2p").start()
     return running
 
@@ -248,6 +252,7 @@ def in_order(call: Callable[[], Any]) -> Running:
         _runner.append(threading.Thread(target=_run_programs, daemon=True, name="tpu_dist programs"))
         _runner[0].start()
     running = Running(call)
+    board.watch(running.still)
     _programs.put(running)
     return running
 

@@ -14,12 +14,14 @@ import functools
 import json
 import os
 import socket
+import subprocess
+import sys
 from typing import Any
 
 from jax._src import distributed, xla_bridge
 from jax._src.lib import _jax  # pyright: ignore[reportPrivateImportUsage]
 
-from torch_tpu.runtime import platform
+from torch_tpu.runtime import coordinator, platform
 
 LOOPBACK = "127.0.0.1"
 _HEARTBEAT_SECONDS = 100
@@ -118,50 +120,50 @@ def join(store: Any, rank: int, size: int, timeout: datetime.timedelta) -> Clust
     return _cluster
 
 
+_lifelines: list[socket.socket] = []  # open while this process lives
+
+
 def _connect(exchange: _Exchange, one_host: bool) -> None:
-    """JAX's coordination service, on a free port that rank 0 picks, and this process's connection to it."""
-    state = distributed.global_state
-    address = ""
+    """JAX's coordination service, which rank 0 starts, and this process's connections to it."""
+    address: list[Any] = []
     if exchange.rank == 0:
-        address = LOOPBACK if one_host else os.environ.get("MASTER_ADDR") or socket.gethostname()
-        state.service, port = _serve(LOOPBACK if one_host else "[::]", exchange.size)
-        address = f"{address}:{port}"
-    address = exchange.from_first("coordinator", address)
-    seconds = max(int(exchange.timeout.total_seconds()), 1)
+        host = LOOPBACK if one_host else os.environ.get("MASTER_ADDR") or socket.gethostname()
+        address = [host, *_start_service(LOOPBACK if one_host else "[::]", exchange.size)]
+        _lifelines.append(socket.create_connection((host, address[2])))
+    host, port, lifeline = exchange.from_first("coordinator", address)
+    if exchange.rank != 0:
+        _lifelines.append(socket.create_connection((host, lifeline)))
     client = _jax.get_distributed_runtime_client(
-        address,
+        f"{host}:{port}",
         exchange.rank,
-        init_timeout=seconds,
+        init_timeout=max(int(exchange.timeout.total_seconds()), 1),
         heartbeat_timeout=_HEARTBEAT_SECONDS,
-        # JAX would end the process when another has gone. Collectives say it, in an exception.
-        missed_heartbeat_callback=_ignore,
         shutdown_on_destruction=False,
         use_compression=True,
     )
     client.connect()
-    state.client = client
-    state.process_id, state.num_processes, state.coordinator_address = exchange.rank, exchange.size, address
+    state = distributed.global_state
+    state.client, state.process_id, state.num_processes = client, exchange.rank, exchange.size
+    state.coordinator_address = f"{host}:{port}"
     if platform.wanted() == "cpu":
         _use_gloo(client, one_host)
 
 
-def _ignore(status: Any) -> None:
-    return None
+def _start_service(host: str, size: int) -> tuple[int, int]:
+    """(the service's port, the port of the connection that says a rank lives)"""
+    command = [sys.executable, "-P", coordinator.__file__, host, str(size), str(_HEARTBEAT_SECONDS)]
+    process = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
+    )
+    assert process.stdout is not None
+    line = process.stdout.readline().split()
+    if len(line) != 2:
+        raise RuntimeError(f"tpu_dist: JAX's coordination service did not start on {host} (exit code {process.wait()})")
+    _services.append(process)
+    return int(line[0]), int(line[1])
 
 
-def _serve(host: str, size: int) -> tuple[Any, int]:
-    for attempt in range(8):
-        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as s:
-            s.bind((host.strip("[]"), 0))
-            port = s.getsockname()[1]
-        try:
-            return _jax.get_distributed_runtime_service(
-                f"{host}:{port}", size, heartbeat_timeout=_HEARTBEAT_SECONDS, shutdown_timeout=1, recoverable=True
-            ), port
-        except Exception:  # somebody took the port meanwhile
-            if attempt == 7:
-                raise
-    raise AssertionError
+_services: list[subprocess.Popen[bytes]] = []  # held, so that Python does not warn that one still runs
 
 
 def _use_gloo(client: Any, one_host: bool) -> None:

@@ -1,0 +1,66 @@
+"""JAX's coordination service in a process of its own. Run as a script by rank 0; imports nothing of this package.
+
+A rank whose coordination service disappears is ended by JAX, without a message. So the service does not live in rank 0,
+which may fail or end first, but here; and this process ends when the last rank has gone, which its open connection
+tells however it went.
+
+Arguments: the host to listen on, the number of ranks, seconds of a heartbeat's timeout. Prints two ports: the
+service's, and the one that each rank connects to and keeps open.
+"""
+
+from __future__ import annotations
+
+import selectors
+import socket
+import sys
+from typing import Any
+
+
+def serve(host: str, size: int, heartbeat: int) -> tuple[Any, int]:
+    """The service, on a free port."""
+    from jaxlib import _jax  # pyright: ignore[reportAttributeAccessIssue]
+
+    for attempt in range(8):
+        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as s:
+            s.bind((host.strip("[]"), 0))
+            port = s.getsockname()[1]
+        try:
+            return _jax.get_distributed_runtime_service(
+                f"{host}:{port}", size, heartbeat_timeout=heartbeat, shutdown_timeout=1, recoverable=True
+            ), port
+        except Exception:  # somebody took the port meanwhile
+            if attempt == 7:
+                raise
+    raise AssertionError
+
+
+def wait_for_the_last(listener: socket.socket) -> None:
+    """Return when all that connected have gone."""
+    with selectors.DefaultSelector() as selector:
+        selector.register(listener, selectors.EVENT_READ)
+        alive = -1  # nobody has come yet
+        while alive:
+            for key, _ in selector.select():
+                if key.fileobj is listener:
+                    selector.register(listener.accept()[0], selectors.EVENT_READ)
+                    alive = max(alive, 0) + 1
+                else:
+                    assert isinstance(key.fileobj, socket.socket)
+                    selector.unregister(key.fileobj)
+                    key.fileobj.close()
+                    alive -= 1
+
+
+def main() -> None:
+    host, size, heartbeat = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as listener:
+        listener.bind((host.strip("[]"), 0))
+        listener.listen(size)
+        service, port = serve(host, size, heartbeat)
+        print(port, listener.getsockname()[1], flush=True)
+        wait_for_the_last(listener)
+        service.shutdown()
+
+
+if __name__ == "__main__":
+    main()
