@@ -7,6 +7,7 @@ group for every device, and the places that ask for the exact type would not kno
 
 from __future__ import annotations
 
+import copyreg
 import datetime
 import functools
 from collections.abc import Callable
@@ -26,7 +27,7 @@ _unwaited: dict[int, Any] = {}
 
 
 def available() -> bool:
-    return dist.is_available()
+    return dist.is_available() and dist.is_gloo_available()
 
 
 def register(create: Callable[[Any, Any], Any]) -> None:
@@ -37,6 +38,7 @@ def register(create: Callable[[Any, Any], Any]) -> None:
     """
     if not available():
         return
+    copyreg.pickle(dist.ProcessGroupGloo._Options, _copied)  # type: ignore[attr-defined]
     dist.Backend.register_backend(NAME, create, extended_api=True, devices=[_DEVICE])
     _complete_configurations()
 
@@ -103,6 +105,18 @@ def gloo(store: Any, rank: int, size: int, timeout: datetime.timedelta, *, loopb
     create = dist.ProcessGroupGloo.create_device if loopback else dist.ProcessGroupGloo.create_default_device
     options._devices = [create(**host)]
     return dist.ProcessGroupGloo(store, rank, size, options)  # type: ignore[call-overload]
+
+
+def _copied(options: Any) -> Any:
+    """How ``copy`` copies gloo's options, which ``split_group`` does and pybind's class does not know."""
+
+    def make() -> Any:
+        fresh = type(options)()
+        for name in ("_timeout", "_devices", "_threads", "global_ranks_in_group", "group_name"):
+            setattr(fresh, name, getattr(options, name))
+        return fresh
+
+    return make, ()
 
 
 def backend_of(group: Any) -> Any:
@@ -182,6 +196,14 @@ def finished(value: list[torch.Tensor]) -> Any:
     future: torch.futures.Future[Any] = torch.futures.Future()
     future.set_result(value)
     return torch._C._distributed_c10d._create_work_from_future(future).boxed()  # type: ignore[attr-defined]
+
+
+def default_store() -> Any:
+    """The store of the default group, and its error where there is none. Nobody else may hold it: a group that is made
+    anew in this process would find what the one before has left there."""
+    from torch.distributed import distributed_c10d as c10d
+
+    return c10d._get_default_store()
 
 
 def ranks_of(group: Any) -> list[int]:

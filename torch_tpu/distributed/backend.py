@@ -39,7 +39,7 @@ def _join(options: Any) -> None:
     launched = launch.current()
     if launched is not None:
         ddp.let_index_be_named(launched.local_rank)
-    board.install(options.store, options.group_rank)
+    board.install(options.group_rank)
     if options.group_size == 1:
         return
     world = cluster.join(options.store, options.group_rank, options.group_size, options.timeout)

@@ -14,14 +14,19 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from torch_tpu.binding import process_groups
+
 _FAILED = "tpu_dist/failed"
 
 
 class Board:
-    def __init__(self, store: Any, rank: int):
-        self.store = store
+    def __init__(self, rank: int):
         self.rank = rank
         self._lock = threading.Lock()
+
+    @property
+    def store(self) -> Any:
+        return process_groups.default_store()
 
     def fail(self, message: str) -> None:
         """Tell the others why this rank ends; the first rank's message stays."""
@@ -63,11 +68,11 @@ _MOMENT_SECONDS = 2.0
 _failed = False
 
 
-def install(store: Any, rank: int) -> None:
-    """Use this store, and let an exception that ends this rank be told to the others."""
+def install(rank: int) -> None:
+    """Let an exception that ends this rank be told to the others."""
     global _board
     first = _board is None
-    _board = Board(store, rank)
+    _board = Board(rank)
     if first:
         _hook()
         atexit.register(_leave)

@@ -75,14 +75,8 @@ def _front(x: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
 def reduce(xs: list[torch.Tensor], reduction: str) -> torch.Tensor:
     """The reduction of CPU tensors, in the order of the ranks; of truth values as in NCCL."""
     if xs[0].dtype == torch.bool:
-        any_of = {"sum": "bor", "max": "bor", "bor": "bor", "bxor": "bxor"}
-        all_of = {"product": "band", "min": "band", "band": "band"}
-        named = (any_of | all_of).get(reduction)
-        if named is None:
-            raise TypeError(f"tpu_dist: cannot use ReduceOp.{reduction.upper()} with torch.bool")
-        reduction = named
-    if reduction in ("band", "bor", "bxor") and (xs[0].is_floating_point() or xs[0].is_complex()):
-        raise TypeError(f"tpu_dist: cannot use ReduceOp.{reduction.upper()} with {xs[0].dtype}")
+        named = {"sum": "bor", "max": "bor", "product": "band", "min": "band"}
+        reduction = named.get(reduction, reduction)
     op = {"sum": torch.add, "avg": torch.add, "product": torch.mul, "min": torch.minimum, "max": torch.maximum,
           "band": torch.bitwise_and, "bor": torch.bitwise_or, "bxor": torch.bitwise_xor}[reduction]  # fmt: skip
     out = xs[0]

@@ -39,10 +39,9 @@ def _start(
       timeout: milliseconds; -1 for the group's own.
       keep: whether this rank takes the results (of a reduce, one does).
     """
-    if reduction == "premul_sum":
-        raise NotImplementedError("tpu_dist: ReduceOp.PREMUL_SUM is not supported: scale the tensor, then use SUM")
     outs = list(outs)
     dtype = ins[0].dtype
+    _check_reduction(reduction, dtype)
     if any(t.dtype != dtype for t in (*ins, *outs)):
         raise ValueError(f"tpu_dist: {kind}: tensors must have one dtype, got {sorted({str(t.dtype) for t in ins})}")
     call = collectives.Call(
@@ -60,6 +59,22 @@ def _start(
         done, finish = host.run(g, kind, reduction, ins, targets, root)
         operation = Operation(g, number, what, outs, done, finish, seconds)
     return _work(operation, wait)
+
+
+_OF_BITS = ("band", "bor", "bxor")
+
+
+def _check_reduction(reduction: str, dtype: torch.dtype) -> None:
+    """Refuse what a type has not, before anything is told to the other ranks."""
+    if reduction == "premul_sum":
+        raise NotImplementedError("tpu_dist: ReduceOp.PREMUL_SUM is not supported: scale the tensor, then use SUM")
+    wrong = (
+        (reduction in _OF_BITS and (dtype.is_floating_point or dtype.is_complex))
+        or (reduction in ("min", "max") and dtype.is_complex)
+        or (reduction == "avg" and dtype == torch.bool)
+    )
+    if wrong:
+        raise TypeError(f"tpu_dist: cannot use ReduceOp.{reduction.upper()} with {dtype}")
 
 
 def _by_program(

@@ -203,6 +203,7 @@ def _run() -> None:
         with contextlib.suppress(Exception):  # the call tells it on
             operation.wait()
         call()
+        del operation, call
 
 
 @dataclasses.dataclass
@@ -214,15 +215,17 @@ class Running:
     value: Any = None
     error: BaseException | None = None
 
+    def __post_init__(self) -> None:
+        ended = self.ended  # the call holds arrays and groups, which what only looks at the event must not keep
+        board.watch(lambda: not ended.is_set())
+
     def run(self) -> None:
         try:
             self.value = self.call()
         except BaseException as e:
             self.error = e
+        del self.call
         self.ended.set()
-
-    def still(self) -> bool:
-        return not self.ended.is_set()
 
     def result(self) -> Any:
         if self.error is not None:
@@ -233,7 +236,6 @@ class Running:
 def in_thread(call: Callable[[], Any]) -> Running:
     """Run it in a thread of its own."""
     running = Running(call)
-    board.watch(running.still)
     threading.Thread(target=running.run, daemon=True, name="tpu_dist p2p").start()
     return running
 
@@ -252,11 +254,12 @@ def in_order(call: Callable[[], Any]) -> Running:
         _runner.append(threading.Thread(target=_run_programs, daemon=True, name="tpu_dist programs"))
         _runner[0].start()
     running = Running(call)
-    board.watch(running.still)
     _programs.put(running)
     return running
 
 
 def _run_programs() -> None:
     while True:
-        _programs.get().run()
+        running = _programs.get()
+        running.run()
+        del running  # while it waits for the next, it keeps nothing of this one
