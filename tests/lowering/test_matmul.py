@@ -99,7 +99,7 @@ def test_bool_is_refused_as_on_cpu():
         registry.get("aten::mm").fn(x, x)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64])
 def test_trilinear(dtype):
     layer = make((4, 3, 5), dtype)
     check("aten::_trilinear", make((6, 3), dtype), layer, make((6, 5), dtype, 1), [1, 3], [0], [1, 2], [2, 3])

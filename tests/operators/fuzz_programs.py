@@ -110,7 +110,9 @@ class Draft:
         except (ZeroDivisionError, MemoryError):
             return "depends on values"
         except Exception as e:
-            if "ZeroDivision" in str(e) or "non-negative" in str(e) or self._may_be_taken(expression):
+            # Storages of results whose length depends on values (unique, masked_select) are longer on the device.
+            beyond = "out of bounds for storage" in str(e)
+            if beyond or "ZeroDivision" in str(e) or "non-negative" in str(e) or self._may_be_taken(expression):
                 return "depends on values"
             self.lines.append(f"raises({type(e).__name__}, lambda: {expression})")
             return None

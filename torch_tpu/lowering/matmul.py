@@ -232,6 +232,11 @@ def trilinear(
     result = [d for d in range(total) if d not in sumdim]
     wide = accumulator(i1.dtype)
     i1, i2, i3 = (x.astype(wide) for x in (i1, i2, i3))
+    if wide == jnp.int64:  # XLA:TPU has no product of 64-bit integers but element by element
+        i1, i2, i3 = (
+            jnp.expand_dims(x, tuple(e)) for x, e in zip((i1, i2, i3), (expand1, expand2, expand3), strict=True)
+        )
+        return jnp.sum(i1 * i2 * i3, axis=tuple(sumdim))
     return jnp.einsum(i1, axes[0], i2, axes[1], i3, axes[2], result, precision=precision(wide))
 
 

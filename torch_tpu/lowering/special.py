@@ -293,7 +293,7 @@ _TERMS, _BERNOULLI = 10, _bernoulli(12)
 
 
 def _sum_of_powers(s: Any, q: Any) -> Any:
-    """The sum of (q + k)^-s over k >= 0, for s > 1 and q > 0: ten terms, and Euler and Maclaurin's formula for the rest.
+    """The sum of (q + k)^-s over k >= 0, for s > 1 and q > 0: ten terms, and Euler-Maclaurin for the rest.
 
     A loop, so that a program holds the power twice and not ten times: ``lax.zeta`` in float64 took XLA:TPU gigabytes.
     """
