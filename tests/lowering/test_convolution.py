@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 from harness import check
 from masked import check_masks
 
@@ -76,3 +77,17 @@ def test_nan_stays_in_its_window():
     x = make((1, 1, 6))
     x[0, 0, 4] = float("nan")
     check("aten::convolution", x, make((1, 1, 2)), None, [1], [0], [1], False, [0], 1)
+
+
+@pytest.mark.parametrize("dims", [1, 2, 3])
+@pytest.mark.parametrize(("groups", "stride", "padding", "dilation"), [(1, 1, 0, 1), (2, 2, 1, 2), (2, 3, 2, 1)])
+def test_64_bit_integers_are_exact(dims, groups, stride, padding, dilation):
+    """XLA:TPU has no convolution of them; it is a matrix product for each place of the window."""
+    x = torch.randint(-(2**40), 2**40, (2, 4, *[7] * dims))
+    forward, back = getattr(F, f"conv{dims}d"), getattr(F, f"conv_transpose{dims}d")
+    w = torch.randint(-(2**30), 2**30, (6, 4 // groups, *[2] * dims))
+    options = (None, stride, padding, dilation, groups)
+    assert torch.equal(forward(x.to("tpu"), w.to("tpu"), *options).cpu(), forward(x, w, *options))
+    w = torch.randint(-(2**30), 2**30, (4, 3, *[2] * dims))
+    options = (None, stride, padding, 0, groups, dilation)
+    assert torch.equal(back(x.to("tpu"), w.to("tpu"), *options).cpu(), back(x, w, *options))

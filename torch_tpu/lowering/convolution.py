@@ -11,13 +11,14 @@ PyTorch's composites end in ``convolution_overrideable`` on this device; registe
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jax import lax
 
-from torch_tpu.lowering.matmul import accumulator, precision
+from torch_tpu.lowering.matmul import accumulator, contract, precision
 from torch_tpu.lowering.registry import register
 
 
@@ -39,12 +40,40 @@ def _correlate(
     input_dilation: Sequence[int] | None = None,
 ) -> Any:
     """XLA's convolution, channels second, in the accumulator's type."""
+    if x.dtype == jnp.int64:
+        ones = (1,) * len(stride)
+        return _correlate_int64(x, kernel, groups, stride, padding, dilation or ones, input_dilation or ones)
     axes = "DHW"[3 - len(stride) :]
     return lax.conv_general_dilated(
         x, kernel, stride, padding, lhs_dilation=input_dilation, rhs_dilation=dilation,
         dimension_numbers=("NC" + axes, "OI" + axes, "NC" + axes), feature_group_count=groups,
         precision=precision(x.dtype), preferred_element_type=accumulator(x.dtype),
     )  # fmt: skip
+
+
+def _correlate_int64(
+    x: Any,
+    kernel: Any,
+    groups: int,
+    stride: Sequence[int],
+    padding: Sequence[tuple[int, int]],
+    dilation: Sequence[int],
+    input_dilation: Sequence[int],
+) -> Any:
+    """A matrix product for each place of the window: XLA:TPU has no convolution of 64-bit integers."""
+    x = lax.pad(x, jnp.int64(0), [(0, 0, 0)] * 2 + [(*p, d - 1) for p, d in zip(padding, input_dilation, strict=True)])
+    window = kernel.shape[2:]
+    size = [(n - d * (k - 1) - 1) // s + 1 for n, k, d, s in zip(x.shape[2:], window, dilation, stride, strict=True)]
+    x = x.reshape(x.shape[0], groups, x.shape[1] // groups, *x.shape[2:])
+    kernel = kernel.reshape(groups, kernel.shape[0] // groups, *kernel.shape[1:])
+    total: Any = 0
+    for place in itertools.product(*map(range, window)):
+        seen = [
+            slice(i * d, i * d + (m - 1) * s + 1, s) for i, d, m, s in zip(place, dilation, size, stride, strict=True)
+        ]
+        total = total + contract(kernel[(..., *place)], x[(..., *seen)], (2,), (2,), (0,), (1,))
+    # (groups, outputs of a group, batch, *size)
+    return jnp.moveaxis(total.reshape(-1, *total.shape[2:]), 1, 0)
 
 
 def _forward(x: Any, kernel: Any, g: _Geometry) -> Any:
