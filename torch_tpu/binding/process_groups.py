@@ -108,15 +108,8 @@ def gloo(store: Any, rank: int, size: int, timeout: datetime.timedelta, *, loopb
 
 
 def _copied(options: Any) -> Any:
-    """How ``copy`` copies gloo's options, which ``split_group`` does and pybind's class does not know."""
-
-    def make() -> Any:
-        fresh = type(options)()
-        for name in ("_timeout", "_devices", "_threads", "global_ranks_in_group", "group_name"):
-            setattr(fresh, name, getattr(options, name))
-        return fresh
-
-    return make, ()
+    """``split_group`` copies the options of the parent's backend, and what C++ makes of gloo's copy ends the process."""
+    raise NotImplementedError("tpu_dist: split_group is not supported; use torch.distributed.new_group")
 
 
 def backend_of(group: Any) -> Any:
