@@ -14,7 +14,8 @@ import time
 
 HERE = pathlib.Path(__file__).parent
 _LAUNCHER = """
-import importlib, sys
+import faulthandler, importlib, os, sys
+faulthandler.dump_traceback_later(float(os.environ["TEST_TIMEOUT"]) * 0.9)  # where it hangs, if it does
 sys.path.insert(0, sys.argv[1])
 getattr(importlib.import_module(sys.argv[2]), sys.argv[3])(*sys.argv[4:])
 """
@@ -44,7 +45,7 @@ def start(
         for rank in range(size):
             numbers = {
                 "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size),
-                "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
+                "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TEST_TIMEOUT": str(timeout),
             }  # fmt: skip
             file = open(os.path.join(folder, str(rank)), "w+b")  # noqa: SIM115  closed below
             files.append(file)

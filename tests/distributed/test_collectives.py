@@ -11,8 +11,8 @@ def test_every_collective():
     run("on_ranks", "everything", timeout=300)
 
 
-def test_group_is_made_again():
-    run("on_ranks", "again")
+def test_group_is_made_again(tmp_path):
+    run("on_ranks", "again", str(tmp_path / "store"))
 
 
 def test_device_used_before_the_group_is_made():

@@ -38,6 +38,8 @@ def register(create: Callable[[Any, Any], Any]) -> None:
     """
     if not available():
         return
+    # With ``device_id`` given, ``new_group`` calls it on the ranks that are not in the new group; gloo has none.
+    dist.ProcessGroupGloo.perform_nocolor_split = lambda self, device: None  # type: ignore[attr-defined]
     copyreg.pickle(dist.ProcessGroupGloo._Options, _copied)  # type: ignore[attr-defined]
     dist.Backend.register_backend(NAME, create, extended_api=True, devices=[_DEVICE])
     _complete_configurations()
@@ -108,7 +110,7 @@ def gloo(store: Any, rank: int, size: int, timeout: datetime.timedelta, *, loopb
 
 
 def _copied(options: Any) -> Any:
-    """``split_group`` copies the options of the parent's backend, and what C++ makes of gloo's copy ends the process."""
+    """What ``split_group`` does with the options of the parent's backend. C++ ends the process on gloo's."""
     raise NotImplementedError("tpu_dist: split_group is not supported; use torch.distributed.new_group")
 
 
