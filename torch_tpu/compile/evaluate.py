@@ -92,10 +92,10 @@ def evaluate(module: GraphModule, operands: Sequence[Any], context: Context, pre
         if node.op == "placeholder":
             values[node] = next(rest)
         elif node.op == "output":
-            wanted = _flat(node.args[0]) if context.results is None else context.results
-            return [context.written.get(a, _value(a, values)) if isinstance(a, Node) else a for a in wanted]
+            wanted = flat(node.args[0]) if context.results is None else context.results
+            return [context.written.get(a, value_of(a, values)) if isinstance(a, Node) else a for a in wanted]
         elif node.op == "get_attr":
-            values[node] = _attribute(module, node, context, prefix)
+            values[node] = attribute(module, node, context, prefix)
         else:
             with at_line(node):
                 values[node] = _call(module, node, values, context, prefix)
@@ -137,19 +137,21 @@ def last_uses(module: GraphModule, wanted: Sequence[Node]) -> dict[Node, list[No
     return last
 
 
-def _flat(x: Any) -> list[Any]:
-    return [v for e in x for v in _flat(e)] if isinstance(x, (list, tuple)) else [x]
+def flat(x: Any) -> list[Any]:
+    """The leaves of nested lists and tuples."""
+    return [v for e in x for v in flat(e)] if isinstance(x, (list, tuple)) else [x]
 
 
-def _value(argument: Any, values: Mapping[Node, Any]) -> Any:
+def value_of(argument: Any, values: Mapping[Node, Any]) -> Any:
+    """A node's argument with the values of the nodes in it."""
     if isinstance(argument, Node):
         return values[argument]
     if isinstance(argument, (list, tuple)):
-        return type(argument)(_value(a, values) for a in argument)
+        return type(argument)(value_of(a, values) for a in argument)
     if isinstance(argument, dict):
-        return {k: _value(a, values) for k, a in argument.items()}
+        return {k: value_of(a, values) for k, a in argument.items()}
     if isinstance(argument, slice):
-        return slice(*(_value(a, values) for a in (argument.start, argument.stop, argument.step)))
+        return slice(*(value_of(a, values) for a in (argument.start, argument.stop, argument.step)))
     return argument
 
 
@@ -174,7 +176,8 @@ def constants_of(module: GraphModule, prefix: str = "") -> dict[str, torch.Tenso
     return found
 
 
-def _attribute(module: GraphModule, node: Node, context: Context, prefix: str) -> Any:
+def attribute(module: GraphModule, node: Node, context: Context, prefix: str) -> Any:
+    """What a ``get_attr`` node names: a constant's array, or a subgraph."""
     found = _held(module, node)
     if isinstance(found, torch.Tensor):
         return context.constants[f"{prefix}{node.target}"]
@@ -183,8 +186,8 @@ def _attribute(module: GraphModule, node: Node, context: Context, prefix: str) -
 
 def _call(module: GraphModule, node: Node, values: Mapping[Node, Any], context: Context, prefix: str) -> Any:
     target: Any = node.target
-    args = tuple(_value(a, values) for a in node.args)
-    kwargs = {k: _value(a, values) for k, a in node.kwargs.items()}
+    args = tuple(value_of(a, values) for a in node.args)
+    kwargs = {k: value_of(a, values) for k, a in node.kwargs.items()}
     if isinstance(target, torch._ops.HigherOrderOperator):
         from torch_tpu.compile import control  # it evaluates graphs
 
@@ -256,9 +259,7 @@ def apply(spec: Spec, bound: dict[str, Any], fake: Any, context: Context) -> Any
 
 
 def _types(bound: Mapping[str, Any]) -> list[registry.Meta]:
-    return [
-        registry.Meta((), dtypes.to_torch(a.dtype)) for a in _flat(list(bound.values())) if isinstance(a, jax.Array)
-    ]
+    return [registry.Meta((), dtypes.to_torch(a.dtype)) for a in flat(list(bound.values())) if isinstance(a, jax.Array)]
 
 
 def _operand(kind: Kind, value: Any, special: tuple[object, ...], wide: bool) -> Any:

@@ -22,7 +22,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from torch_tpu.compile.errors import at_line
-from torch_tpu.compile.evaluate import Context, _attribute, _flat, _value, concrete, last_uses
+from torch_tpu.compile.evaluate import Context, attribute, concrete, flat, last_uses, value_of
 from torch_tpu.eager.spec import overload_name
 
 
@@ -138,7 +138,7 @@ def evaluate(
         elif node.op == "output":
             return [context.written.get(a, values[a]) for a in wanted]
         elif node.op == "get_attr":
-            values[node] = _attribute(module, node, context, "")
+            values[node] = attribute(module, node, context, "")
         else:
             with at_line(node, Unpaddable):
                 values[node] = _call(node, values, context, lengths, padding_rules.apply)
@@ -151,8 +151,8 @@ def evaluate(
 
 def _call(node: Node, values: Mapping[Node, Any], context: Context, lengths: Lengths, rules: Any) -> Any:
     target: Any = node.target
-    args = tuple(_value(a, values) for a in node.args)
-    kwargs = {k: _value(a, values) for k, a in node.kwargs.items()}
+    args = tuple(value_of(a, values) for a in node.args)
+    kwargs = {k: value_of(a, values) for k, a in node.kwargs.items()}
     if isinstance(node.meta.get("val"), (torch.SymInt, int)):
         return None  # ``lengths`` knows it
     if target is operator.getitem:
@@ -166,4 +166,4 @@ def _call(node: Node, values: Mapping[Node, Any], context: Context, lengths: Len
 
 
 def has_padding(x: Any) -> bool:
-    return any(isinstance(v, (Padded, Length)) for v in _flat(x))
+    return any(isinstance(v, (Padded, Length)) for v in flat(x))

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import torch
 from torch.fx import Node
 
-from torch_tpu.compile.evaluate import Context, _flat, call_operator, concrete
+from torch_tpu.compile.evaluate import Context, call_operator, concrete, flat
 from torch_tpu.compile.padded import Length, Lengths, Padded, Unpaddable, has_padding
 from torch_tpu.eager.spec import Kind, overload_name, spec_for
 from torch_tpu.lowering import checks, dtypes
@@ -82,7 +82,7 @@ def apply(op: Any, bound: Bound, node: Node, context: Context, lengths: Lengths)
 
 
 def _has_padded_tensor(bound: Bound) -> bool:
-    return any(isinstance(v, Padded) for v in _flat(list(bound.values())))
+    return any(isinstance(v, Padded) for v in flat(list(bound.values())))
 
 
 # Parts of rules ------------------------------------------------------------------------------------------------
@@ -122,7 +122,7 @@ def _extreme(dtype: Any, which: Any) -> Any:
 
 
 def _check_batched(op: Any, bound: Bound, along: Callable[[Bound, int], int]) -> None:
-    found = [v for v in _flat(list(bound.values())) if isinstance(v, Padded)]
+    found = [v for v in flat(list(bound.values())) if isinstance(v, Padded)]
     source = bound.get("input", bound.get("self"))
     if not isinstance(source, Padded) or len(found) != 1 or source is not found[0]:
         raise Unpaddable(f"{overload_name(op)} with another padded operand than its input")
