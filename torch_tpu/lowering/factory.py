@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import jax.numpy as jnp
+import torch
 from jax import lax
 
 from torch_tpu.lowering import dtypes
@@ -58,10 +59,10 @@ def arange_start(start: Any, end: Any, *, dtype: Any = None, meta: tuple[Meta, .
     return arange(start, end, meta=meta)
 
 
-def _linspace(start: Any, end: Any, steps: int, result: Meta) -> Any:
+def linspace_of(start: Any, end: Any, steps: int, dtype: torch.dtype) -> Any:
     """Steps from both ends, so that both are exact and the whole is symmetric. For an integer result the ends are
     truncated first, and the step is a real number: the places are float64."""
-    kind = dtypes.compute_type(result.dtype)
+    kind = dtypes.compute_type(dtype)
     start, end = (dtypes.cast(jnp.asarray(v), kind) for v in (start, end))
     if dtypes.is_integral(kind):
         start, end = start.astype(jnp.float64), end.astype(jnp.float64)
@@ -79,12 +80,12 @@ LINSPACE = ("", ".Tensor_Tensor", ".Tensor_Scalar", ".Scalar_Tensor")
 
 @register(*(f"aten::linspace{overload}" for overload in LINSPACE), meta=True)
 def linspace(start: Any, end: Any, steps: int, *, dtype: Any = None, meta: tuple[Meta, ...]) -> Any:
-    return dtypes.cast(_linspace(start, end, steps, meta[0]), meta[0].dtype)
+    return dtypes.cast(linspace_of(start, end, steps, meta[0].dtype), meta[0].dtype)
 
 
 @register(*(f"aten::logspace{overload}" for overload in LINSPACE), meta=True)
 def logspace(
     start: Any, end: Any, steps: int, base: Any = 10.0, *, dtype: Any = None, meta: tuple[Meta, ...]
 ) -> Any:  # fmt: skip
-    exponents = _linspace(start, end, steps, meta[0])
+    exponents = linspace_of(start, end, steps, meta[0].dtype)
     return dtypes.cast(jnp.asarray(base).astype(exponents.dtype) ** exponents, meta[0].dtype)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from torch_tpu.lowering import dtypes
 from torch_tpu.lowering.checks import require
-from torch_tpu.lowering.factory import _linspace as linspace_of
+from torch_tpu.lowering.factory import linspace_of
 from torch_tpu.lowering.gather_scatter import scatter_rows
 from torch_tpu.lowering.registry import register
 from torch_tpu.lowering.search import insertion_points

@@ -15,6 +15,7 @@ from jax import lax
 
 from torch_tpu.lowering import dtypes
 from torch_tpu.lowering.checks import index_in_range, require, require_elements
+from torch_tpu.lowering.elements import is_complex, modulus
 from torch_tpu.lowering.gather_scatter import highest, lowest, scatter_rows, widen_half
 from torch_tpu.lowering.registry import Meta, Promotion, register
 
@@ -232,7 +233,7 @@ def vector_norm(x: Any, order: Any, dims: tuple[int, ...], keepdim: bool) -> Any
 
     An order that is an operand of the program gets the general formula, so the special ones are Python numbers.
     """
-    size = jnp.abs(x)
+    size = modulus(x) if is_complex(x) else jnp.abs(x)
     if isinstance(order, (int, float)):
         if order == math.inf:
             return jnp.max(size, dims, keepdims=keepdim, initial=0)

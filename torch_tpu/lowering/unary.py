@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from torch_tpu.lowering import complex_functions
-from torch_tpu.lowering.elements import is_complex, is_floating, sign_bit
+from torch_tpu.lowering.elements import is_complex, is_floating, modulus, sign_bit
 from torch_tpu.lowering.pointwise import square_root
 from torch_tpu.lowering.registry import Promotion, register
 
@@ -124,9 +124,7 @@ def frac(self: Any) -> Any:
 
 @register("aten::abs")
 def absolute(self: Any) -> Any:
-    if not is_complex(self):
-        return jnp.abs(self)
-    return jnp.where(jnp.isinf(self.real) | jnp.isinf(self.imag), jnp.inf, jnp.abs(self))
+    return modulus(self) if is_complex(self) else jnp.abs(self)
 
 
 @register("aten::neg")
@@ -137,7 +135,21 @@ def neg(self: Any) -> Any:
 @register("aten::frexp.Tensor")
 def frexp(self: Any) -> Any:
     wide = self.astype(jnp.promote_types(self.dtype, jnp.float32))
+    if wide.dtype == jnp.float64:
+        return lax.platform_dependent(wide, tpu=_frexp_by_scaling, default=jnp.frexp)
     return jnp.frexp(wide)
+
+
+def _frexp_by_scaling(x: Any) -> tuple[Any, Any]:
+    """A TPU has no bits of a float64: exact products with powers of two bring the number into [0.5, 1)."""
+    regular = jnp.isfinite(x) & (x != 0)
+    size, exponent = jnp.where(regular, jnp.abs(x), 0.5), jnp.zeros(x.shape, jnp.int32)
+    for step in (512, 256, 128, 64, 32, 16, 8, 4, 2, 1, 1):
+        large, small = size >= 2.0 ** (step - 1), size < 2.0**-step
+        scale = jnp.where(large, 2.0**-step, jnp.where(small, 2.0**step, 1.0))
+        size *= scale
+        exponent += jnp.where(large, step, jnp.where(small, -step, 0)).astype(jnp.int32)
+    return jnp.where(regular, jnp.where(sign_bit(x), -size, size), x), exponent
 
 
 @register("aten::mvlgamma", promote=Promotion.INT_TO_FLOAT)
