@@ -33,8 +33,8 @@ def cumprod(self: Any, dim: int, *, dtype: Any = None, meta: tuple[Meta, ...]) -
 def logcumsumexp(self: Any, dim: int) -> Any:
     if jnp.iscomplexobj(self):
         return _along(self, dim, _complex_log_sums)
-    # Fused with the conversion from a half type, it ends libtpu's process ("Reduction Function not modeled").
-    return _along(lax.optimization_barrier(widen_half(self)), dim, lax.cumlogsumexp)
+    # Fused with the conversion to a half type, it ends libtpu's process ("Reduction Function not modeled").
+    return lax.optimization_barrier(_along(widen_half(self), dim, lax.cumlogsumexp))
 
 
 def _complex_log_sums(x: Any, axis: int) -> Any:
