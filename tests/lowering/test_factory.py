@@ -74,6 +74,8 @@ def test_out_says_the_type(dtype):
         torch.linspace(4.3, -3, 9, out=out)
         yield out.cpu()
         yield torch.arange(0.5, 9.5, out=torch.ones(9, dtype=dtype, device=device)).cpu()
+        yield torch.linspace(4.3, -3, 50, out=torch.ones(50, 2, dtype=dtype, device=device)[:, 1]).cpu()
+        yield torch.eye(3, 4, out=torch.ones(0, dtype=dtype, device=device)).cpu()
         yield torch.logspace(0.9, 3.3, 9, out=torch.ones(9, dtype=dtype, device=device)).cpu()
         yield torch.full((9,), 2.7, out=torch.ones(9, dtype=dtype, device=device)).cpu()
 

@@ -550,7 +550,7 @@ def _ask_meta(spec: Spec, values: dict[str, Any]) -> Asked:
     else:
         inputs = {n: _as_meta(v) for n, v in asked.items() if n not in outs}
         if outs and _takes_dtype(spec.twin) and not _takes_dtype(spec.op):  # what is made is of the type of out=
-            inputs["dtype"] = values[outs[0]].dtype
+            inputs["dtype"], inputs["device"] = values[outs[0]].dtype, torch.device("meta")
         twin = _results(spec.twin, call_with(spec.twin, inputs), inputs)
         _check_out_shapes(outs, values, [(t.shape, t.stride()) for t in wanted or twin if isinstance(t, torch.Tensor)])
         results = twin if results is None else results

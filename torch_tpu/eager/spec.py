@@ -107,6 +107,17 @@ def _inputs(op: Operator) -> list[tuple[str, str]]:
     return [(a.name, str(a.type)) for a in op._schema.arguments if not a.is_out]
 
 
+_CREATION = frozenset({"dtype", "layout", "device", "pin_memory"})
+
+
+def _serves(other: Operator, op: Operator) -> bool:
+    """Whether a functional operator takes what ``op`` does; an ``out=`` form says type and place by the tensor."""
+    theirs, ours = _inputs(other), _inputs(op)
+    if theirs != ours and any(a.is_out for a in op._schema.arguments):
+        theirs = [a for a in theirs if a[0] not in _CREATION]
+    return theirs == ours
+
+
 @functools.cache
 def twin_of(op: Operator) -> Operator | None:
     """The functional operator whose lowering serves ``op``: itself, or its twin; None if there is none."""
@@ -126,7 +137,7 @@ def twin_of(op: Operator) -> Operator | None:
         overloads.sort(key=lambda o: o._schema.overload_name != schema.overload_name)
         for other in overloads:
             writes = any(a.alias_info is not None and a.alias_info.is_write for a in other._schema.arguments)
-            if not writes and _inputs(other) == _inputs(op):
+            if not writes and _serves(other, op):
                 return other
     return None
 
