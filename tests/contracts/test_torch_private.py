@@ -200,3 +200,13 @@ def test_gradient_edges_have_prehooks():
     torch.autograd.graph.get_gradient_edge(x).node.register_prehook(lambda *g: calls.append(1))
     y.backward()
     assert calls == [1]
+
+
+def test_backward_goes_through_the_engine_that_is_set():
+    """binding/engine.py"""
+    import inspect
+
+    from torch.autograd import graph
+
+    assert "Variable._execution_engine.run_backward(" in inspect.getsource(graph._engine_run_backward)
+    assert isinstance(torch.autograd.Variable._execution_engine, torch._C._ImperativeEngine)

@@ -35,11 +35,6 @@ class _Hooks(torch._C._acc.PrivateUse1Hooks):  # type: ignore[name-defined,misc]
         return True
 
 
-class _Guard(torch._C._acc.DeviceGuard):  # type: ignore[name-defined,misc]
-    def type_(self) -> Any:
-        return torch._C._autograd.DeviceType.PrivateUse1  # type: ignore[attr-defined]
-
-
 _kept: list[Any] = []
 
 
@@ -57,6 +52,7 @@ def register() -> None:
         backends,
         conversion,
         dynamo,
+        engine,
         flex,
         generator,
         pinning,
@@ -66,7 +62,7 @@ def register() -> None:
         streams,
     )
 
-    _kept.extend([_Hooks(), _Guard()])
+    _kept.extend([_Hooks(), engine.Guard()])
     module = sys.modules["torch_tpu"]
     backend_registration._setup_privateuseone_for_python_backend(
         rename="tpu", backend_module=module, hook=_kept[0], device_guard=_kept[1]
@@ -75,6 +71,7 @@ def register() -> None:
     accelerator.install()
     conversion.install()
     dynamo.install()
+    engine.install()
     flex.install()
     accelerate.install()
     storage.install()
