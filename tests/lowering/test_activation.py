@@ -183,3 +183,7 @@ def test_complex_sigmoid_where_the_exponential_vanishes():
     inf = torch.inf
     x = torch.tensor([complex(inf, inf), complex(inf, -inf), complex(inf, torch.nan), complex(inf, 1), 1 + 1j])
     check("aten::sigmoid", x)
+
+
+def test_logit_with_bounds_that_cross():
+    check("aten::logit", torch.tensor([0.2, 0.5, 0.8, torch.nan]), 0.7)

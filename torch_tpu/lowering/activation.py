@@ -68,7 +68,7 @@ def log_sigmoid_backward(grad_output: Any, self: Any, buffer: Any) -> Any:
 def logit(self: Any, eps: Any = None) -> Any:
     if eps is not None:
         (eps,) = _cast_like(self, eps)
-        self = jnp.minimum(jnp.maximum(self, eps), 1 - eps)
+        self = jnp.where(self < eps, eps, jnp.where(self > 1 - eps, 1 - eps, self))  # eps may exceed 1 - eps
     return jnp.log(self / (1 - self))
 
 
