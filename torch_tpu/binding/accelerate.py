@@ -33,8 +33,6 @@ def install() -> None:
 
 def _let_cpu_be_asked_for(module: Any) -> None:
     original = module.PartialState.__init__
-    if getattr(original, "_knows_tpu", False):
-        return
 
     @functools.wraps(original)
     def init(self: Any, cpu: bool = False, **kwargs: Any) -> None:
@@ -47,14 +45,11 @@ def _let_cpu_be_asked_for(module: Any) -> None:
             if hidden:
                 os.environ[VARIABLE] = DEFAULT
 
-    init._knows_tpu = True  # type: ignore[attr-defined]
     module.PartialState.__init__ = init
 
 
 def _count_memory(module: Any) -> None:
     original = module.get_max_memory
-    if getattr(original, "_knows_tpu", False):
-        return
 
     @functools.wraps(original)
     def get_max_memory(max_memory: dict[Any, Any] | None = None) -> dict[Any, Any]:
@@ -75,7 +70,6 @@ def _count_memory(module: Any) -> None:
             found.pop("cpu", None)  # the same memory would be counted twice
         return {**free, **found}
 
-    get_max_memory._knows_tpu = True  # type: ignore[attr-defined]
     module.get_max_memory = get_max_memory
 
 

@@ -19,8 +19,6 @@ def install() -> None:
 
 def _allow_tpu(module: Any) -> None:
     original = module._validate_device
-    if getattr(original, "_allows_tpu", False):
-        return
 
     def validate(query: Any, key: Any, value: Any) -> None:
         if query.device.type != "tpu":

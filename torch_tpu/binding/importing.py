@@ -13,12 +13,18 @@ from typing import Any
 Change = Callable[[Any], None]
 
 
+_asked: set[tuple[str, Change]] = set()
+
+
 def when_imported(name: str, change: Change) -> None:
     """Call ``change`` with the module ``name``, now or when it is first imported; once, however often this is asked."""
+    if (name, change) in _asked:
+        return
+    _asked.add((name, change))
     module = sys.modules.get(name)
     if module is not None:
         change(module)
-    elif not any(isinstance(f, _Finder) and f.name == name for f in sys.meta_path):
+    else:
         sys.meta_path.insert(0, _Finder(name, change))
 
 

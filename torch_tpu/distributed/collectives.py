@@ -18,7 +18,7 @@ import numpy as np
 from jax import lax
 
 from torch_tpu.distributed.group import AXIS, Group
-from torch_tpu.runtime import errors, platform, programs
+from torch_tpu.runtime import errors, platform
 
 _CHEAP_ELEMENTS = 16384
 _CHEAP_OPTIONS = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
@@ -100,8 +100,6 @@ def _program(group: Group, call: Call) -> Callable[..., Any]:
 
 def _compile(group: Group, call: Call) -> Callable[..., Any]:
     spec = jax.sharding.PartitionSpec(AXIS)
-    if platform.name() == "tpu":
-        programs.refuse_for_tpu(call.words(None), "complex<f64>" if call.dtype == np.complex128 else "")
     size = group.size
     body = jax.shard_map(
         lambda *xs: _bodies[call.kind](call, size, *xs),

@@ -6,6 +6,7 @@ it takes every type.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -66,10 +67,7 @@ def _compute(
 
 
 def _front(x: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
-    n = 1
-    for d in shape:
-        n *= d
-    return x.reshape(-1)[:n].reshape(shape)
+    return x.reshape(-1)[: math.prod(shape)].reshape(shape)
 
 
 def reduce(xs: list[torch.Tensor], reduction: str) -> torch.Tensor:

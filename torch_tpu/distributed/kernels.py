@@ -53,7 +53,7 @@ def _start(
     if not any(t.numel() for t in ins):
         return process_groups.finished(outs)
     if g.mesh is not None and _xla_takes(dtype):
-        operation = _by_program(g, call, ins, outs if keep else [], root, number, _seconds(timeout))
+        operation = _by_program(g, call, what, ins, outs if keep else [], root, number, seconds)
     else:
         targets = outs if keep else [torch.empty_like(t, device="cpu") for t in outs]
         done, finish = host.run(g, kind, reduction, ins, targets, root)
@@ -78,10 +78,9 @@ def _check_reduction(reduction: str, dtype: torch.dtype) -> None:
 
 
 def _by_program(
-    g: Group, call: collectives.Call, ins: Sequence[torch.Tensor], outs: Tensors, root: int | None, number: int,
-    timeout: float | None,
+    g: Group, call: collectives.Call, what: str, ins: Sequence[torch.Tensor], outs: Tensors, root: int | None,
+    number: int, timeout: float | None,
 ) -> Operation:  # fmt: skip
-    what = call.words(root)
     run = collectives.prepare(g, call, [values.array_of(t) for t in ins], root)
     if platform.name() == "cpu":
         running = in_order(lambda: _ready(run()))

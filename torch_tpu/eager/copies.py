@@ -24,7 +24,7 @@ _READ_WHOLE = 4096  # elements up to which a single value is read by fetching it
 def _index_of(device: torch.device | None) -> int:
     index = plans_module.current_device() if device is None or device.index is None else device.index
     platform.device(index)  # IndexError where there is none
-    return launch.resolve(index) if index else 0
+    return launch.resolve(index)
 
 
 def new_empty(size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype, index: int) -> torch.Tensor:
@@ -256,10 +256,9 @@ def to_copy(
     _check_options("aten::_to_copy", layout, False)
     self = resolved(self)
     target = self.device if device is None else torch.device(device)
-    if target.type == "tpu" and target.index is None:
-        target = torch.device("tpu", self.device.index if self.device.type == "tpu" else _index_of(None))
-    elif target.type == "tpu":
-        target = torch.device("tpu", _index_of(target))
+    if target.type == "tpu":
+        stays = target.index is None and self.device.type == "tpu"
+        target = torch.device("tpu", self.device.index if stays else _index_of(target))
     dtype = dtype or self.dtype
     if self.device == target:
         if dtype == self.dtype:

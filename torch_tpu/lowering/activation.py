@@ -22,7 +22,7 @@ def conj(x: Any) -> Any:
 
 
 def sigmoid_of(x: Any) -> Any:
-    return 1 / (1 + complex_functions.exp(-x)) if is_complex(x) else lax.logistic(x)
+    return 1 / (1 + complex_functions.exponential(-x)) if is_complex(x) else lax.logistic(x)
 
 
 def _cast_like(x: Any, *numbers: Any) -> tuple[Any, ...]:
@@ -42,9 +42,12 @@ def sigmoid_backward(grad_output: Any, output: Any) -> Any:
     return grad_output * conj((1 - output) * output)
 
 
+_tanh = complex_functions.of_any("tanh", jnp.tanh)
+
+
 @register("aten::tanh", promote=Promotion.INT_TO_FLOAT)
 def tanh(self: Any) -> Any:
-    return complex_functions.FUNCTIONS["tanh"](self) if is_complex(self) else jnp.tanh(self)
+    return _tanh(self)
 
 
 @register("aten::tanh_backward", promote=Promotion.DEFAULT)
@@ -190,7 +193,7 @@ def softplus_backward(grad_output: Any, self: Any, beta: Any, threshold: Any) ->
 
 @register("aten::silu", promote=Promotion.DEFAULT)
 def silu(self: Any) -> Any:
-    return self / (1 + (complex_functions.exp if is_complex(self) else jnp.exp)(-self))
+    return self / (1 + complex_functions.exponential(-self))
 
 
 @register("aten::silu_backward", promote=Promotion.DEFAULT)

@@ -14,7 +14,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
-from torch_tpu.lowering.elements import sign_bit
+from torch_tpu.lowering.elements import is_complex, sign_bit
 
 Function = Callable[[Any], Any]
 
@@ -141,3 +141,12 @@ FUNCTIONS: dict[str, Function] = {
     "asinh": _hyperbolic(jnp.arcsinh, _asinh), "asin": _circular(jnp.arcsin, _asinh),
     "atanh": _hyperbolic(jnp.arctanh, _atanh), "atan": _circular(jnp.arctan, _atanh),
 }  # fmt: skip
+
+
+def of_any(name: str, real: Function) -> Function:
+    """``real`` of real numbers, and the function of that name of complex ones."""
+    known = FUNCTIONS[name]
+    return lambda x: known(x) if is_complex(x) else real(x)
+
+
+square_root, exponential = of_any("sqrt", jnp.sqrt), of_any("exp", jnp.exp)

@@ -194,18 +194,14 @@ def pow_tensor(self: Any, exponent: Any) -> Any:
     return power(self, exponent)
 
 
-def square_root(x: Any) -> Any:
-    return complex_functions.sqrt(x) if is_complex(x) else jnp.sqrt(x)
-
-
 # ATen's own special cases; the values differ from a general power (sqrt(-inf) is NaN, not inf).
 _KNOWN_POWERS = {
     0: jnp.ones_like,
     1: lambda x: x,
     2: lambda x: x * x,
     3: lambda x: x * x * x,
-    0.5: square_root,
-    -0.5: lambda x: 1 / square_root(x),
+    0.5: complex_functions.square_root,
+    -0.5: lambda x: 1 / complex_functions.square_root(x),
     -1: lambda x: 1 / x,
     -2: lambda x: 1 / (x * x),
 }

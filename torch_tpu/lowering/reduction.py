@@ -15,7 +15,7 @@ from jax import lax
 
 from torch_tpu.lowering import dtypes
 from torch_tpu.lowering.checks import index_in_range, require, require_elements
-from torch_tpu.lowering.elements import is_complex, modulus
+from torch_tpu.lowering.elements import is_complex, is_floating, is_integer, modulus
 from torch_tpu.lowering.gather_scatter import highest, lowest, scatter_rows, widen_half
 from torch_tpu.lowering.registry import Meta, Promotion, register
 
@@ -101,7 +101,7 @@ def _min(x: Any, dim: Any, keepdim: bool) -> Any:
 
 def _of_none(x: Any, bound: Any) -> Any:
     """Complex numbers have no order; the CPU only sees that where there are any."""
-    return 0 if jnp.issubdtype(x.dtype, jnp.complexfloating) else bound(x.dtype)
+    return 0 if is_complex(x) else bound(x.dtype)
 
 
 def _with_index(x: Any, dim: int, keepdim: bool, extremum: Any) -> tuple[Any, Any]:
@@ -133,19 +133,9 @@ def amin(self: Any, dim: Any = (), keepdim: bool = False) -> Any:
     return _min(self, dim, keepdim)
 
 
-@register("aten::aminmax")
-def aminmax(self: Any, *, dim: int | None = None, keepdim: bool = False) -> tuple[Any, Any]:
+@register("aten::aminmax", "aten::_aminmax", "aten::_aminmax.dim")
+def aminmax(self: Any, dim: int | None = None, keepdim: bool = False) -> tuple[Any, Any]:
     return _min(self, dim, keepdim), _max(self, dim, keepdim)
-
-
-@register("aten::_aminmax")
-def aminmax_of_all(self: Any) -> tuple[Any, Any]:
-    return aminmax(self)
-
-
-@register("aten::_aminmax.dim")
-def aminmax_of_dim(self: Any, dim: int, keepdim: bool = False) -> tuple[Any, Any]:
-    return aminmax(self, dim=dim, keepdim=keepdim)
 
 
 @register("aten::max")
@@ -319,9 +309,9 @@ def histc(self: Any, bins: int = 100, min: Any = 0, max: Any = 0) -> Any:
 
     Integers, which CPU has no kernel for, are divided into bins as integers, as on CUDA.
     """
-    if not jnp.issubdtype(self.dtype, jnp.number) or jnp.issubdtype(self.dtype, jnp.complexfloating):
+    whole = is_integer(self)
+    if not whole and not is_floating(self):
         raise NotImplementedError(f"histc is not implemented for {self.dtype}; supported: floating and integer types")
-    whole = jnp.issubdtype(self.dtype, jnp.integer)
     x = (self.astype(jnp.int64) if whole else widen_half(self)).reshape(-1)
     low, high = jnp.asarray(min).astype(x.dtype), jnp.asarray(max).astype(x.dtype)
     require(low > high, low, "histc: max must be larger than min, got min={value}", RuntimeError)

@@ -14,7 +14,6 @@ from jax import lax
 
 from torch_tpu.lowering import complex_functions
 from torch_tpu.lowering.elements import is_complex, is_floating, modulus, sign_bit
-from torch_tpu.lowering.pointwise import square_root
 from torch_tpu.lowering.registry import Promotion, register
 
 
@@ -46,11 +45,6 @@ def _erfinv(x: Any) -> Any:
     return jnp.where(inside, jnp.where(sign_bit(x), -value, value), lax.erf_inv(x))
 
 
-def _of_any(name: str, real: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """``real`` of real numbers, and the function of that name of complex ones."""
-    return lambda x: complex_functions.FUNCTIONS[name](x) if is_complex(x) else real(x)
-
-
 _OF_ANY: dict[str, Callable[[Any], Any]] = {
     "exp": jnp.exp,
     "exp2": jnp.exp2,
@@ -73,10 +67,10 @@ _OF_ANY: dict[str, Callable[[Any], Any]] = {
 
 # Evaluated in a floating (or complex) type: integers become the default floating type.
 FLOATING: dict[str, Callable[[Any], Any]] = {
-    **{name: _of_any(name, real) for name, real in _OF_ANY.items()},
+    **{name: complex_functions.of_any(name, real) for name, real in _OF_ANY.items()},
     "expm1": jnp.expm1,
     "log1p": jnp.log1p,
-    "rsqrt": lambda x: 1 / square_root(x),
+    "rsqrt": lambda x: 1 / complex_functions.square_root(x),
     "reciprocal": lambda x: 1 / x,
     "sinc": _sinc,
     "deg2rad": lambda x: x * (math.pi / 180),

@@ -37,10 +37,6 @@ class Cluster:
     devices: tuple[platform.Device, ...] | None
     used_before: tuple[int, ...]  # ranks that had used the device already
 
-    @property
-    def joined(self) -> bool:
-        return self.devices is not None
-
 
 _cluster: Cluster | None = None
 
