@@ -78,3 +78,22 @@ def test_a_numpy_array_is_put_on_a_device_by_the_function_behind_device_put():
             )
         assert made.dtype == values.dtype and made.shape == (2, 3) and made.sharding == place
         assert np.asarray(made).tolist() == values.tolist()
+
+
+def test_many_processes_join_by_a_client_and_gloo_s_collectives():
+    """runtime/cluster.py and runtime/coordinator.py"""
+    import dataclasses
+    import inspect
+
+    from jax._src import distributed, xla_bridge
+    from jax._src.lib import _jax
+
+    for name in (
+        "get_distributed_runtime_client", "get_distributed_runtime_service", "make_gloo_tcp_collectives",
+    ):  # fmt: skip
+        assert callable(getattr(_jax, name))
+    for name in ("client", "process_id", "num_processes", "coordinator_address"):
+        assert hasattr(distributed.global_state, name)
+    assert {"factory"} <= {f.name for f in dataclasses.fields(xla_bridge._backend_factories["cpu"])}
+    assert "collectives" in inspect.signature(xla_bridge.make_cpu_client).parameters
+    assert callable(xla_bridge.backends_are_initialized)

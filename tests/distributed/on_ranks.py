@@ -302,14 +302,19 @@ PARTS = (
 )  # fmt: skip
 
 
-def everything(*names):
-    begin(backend="cpu:gloo,tpu:tpu_dist")
-    for part in PARTS:
+def run_parts(parts, names):
+    """Those named, or all, and the end of the group."""
+    for part in parts:
         if not names or part.__name__ in names:
             part()
             print("done:", part.__name__, flush=True)
     dist.barrier()
     dist.destroy_process_group()
+
+
+def everything(*names):
+    begin(backend="cpu:gloo,tpu:tpu_dist")
+    run_parts(PARTS, names)
 
 
 def again(path):

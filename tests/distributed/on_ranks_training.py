@@ -6,6 +6,7 @@ import os
 
 import torch
 import torch.distributed as dist
+from on_ranks import run_parts
 from torch import nn
 
 RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -184,9 +185,4 @@ PARTS = (functional, ddp, fsdp, dtensor, tensor_parallel)
 
 def everything(*names):
     begin()
-    for part in PARTS:
-        if not names or part.__name__ in names:
-            part()
-            print("done:", part.__name__, flush=True)
-    dist.barrier()
-    dist.destroy_process_group()
+    run_parts(PARTS, names)

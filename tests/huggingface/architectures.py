@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import shrink
@@ -45,6 +45,17 @@ class Architecture:
         for key, value in config.items():
             setattr(made, key, value)
         return self.model_class(made).eval()
+
+
+def rows(kind: str, default_inputs: str) -> Callable[..., Architecture]:
+    """``row(name, model, **config)`` of a table: the architectures of one kind, and what most of them are given."""
+
+    def row(
+        name: str, model: str, *, more: bool = False, inputs: str = default_inputs, **config: object
+    ) -> Architecture:
+        return Architecture(name, kind, model, inputs, config, more)
+
+    return row
 
 
 _TABLES = ["decoders", "encoders", "encoder_decoders", "mixtures", "state_space", "vision", "audio", "multimodal"]

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from architectures import Architecture
+from architectures import rows
 
-
-def row(name: str, model: str, *, more: bool = False, inputs: str = "waveform", **config: object) -> Architecture:
-    return Architecture(name, "audio", model, inputs, config, more)
-
+row = rows("audio", "waveform")
 
 _CONVOLUTIONS: dict[str, object] = {
     "conv_dim": [16, 16, 16], "conv_kernel": [10, 3, 3], "conv_stride": [5, 4, 2], "num_conv_pos_embeddings": 4,

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from architectures import Architecture
+from architectures import rows
 
-
-def row(
-    name: str, model: str, *, more: bool = False, inputs: str = "encoder_decoder", **config: object
-) -> Architecture:
-    return Architecture(name, "encoder-decoder", model, inputs, config, more)
-
+row = rows("encoder-decoder", "encoder_decoder")
 
 TABLE = [
     row("t5", "T5ForConditionalGeneration", more=True),

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from architectures import Architecture
+from architectures import rows
 
-
-def row(name: str, model: str, *, more: bool = False, inputs: str = "text", **config: object) -> Architecture:
-    return Architecture(name, "mixture", model, inputs, config, more)
-
+row = rows("mixture", "text")
 
 TABLE = [
     row("mixtral", "MixtralForCausalLM", more=True),

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from architectures import Architecture
+from architectures import rows
 
-
-def row(name: str, model: str, *, more: bool = False, inputs: str = "image_and_text", **config: object) -> Architecture:
-    return Architecture(name, "multimodal", model, inputs, config, more)
-
+row = rows("multimodal", "image_and_text")
 
 _CLIP = {"model_type": "clip_vision_model", "image_size": 16, "patch_size": 8}
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from architectures import Architecture
+from architectures import rows
 
-
-def row(name: str, model: str, *, more: bool = False, inputs: str = "text", **config: object) -> Architecture:
-    return Architecture(name, "state-space", model, inputs, config, more)
-
+row = rows("state-space", "text")
 
 _TWO = ["linear_attention", "full_attention"]
 _FOUR = ["linear_attention", "hybrid", "linear_attention", "hybrid"]

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from architectures import Architecture
+from architectures import rows
 
-
-def row(name: str, model: str, *, more: bool = False, inputs: str = "image", **config: object) -> Architecture:
-    return Architecture(name, "vision", model, inputs, config, more)
-
+row = rows("vision", "image")
 
 _BACKBONE = {
     "model_type": "resnet",
