@@ -15,6 +15,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._library.fake_class_registry import FakeScriptObject
+from torch.fx import Node
 
 from torch_tpu.binding.registration import overriding
 from torch_tpu.binding.registration import register as register_kernel
@@ -76,6 +78,20 @@ def register_kernels(kernels: dict[str, Callable[..., Any]]) -> None:
 def group_of(boxed: Any) -> Any:
     """The process group that a kernel was given."""
     return dist.ProcessGroup.unbox(boxed)
+
+
+def group_in_graph(argument: Any) -> Any:
+    """The process group that a collective of a graph names: by its name, or as an object that is an input."""
+    from torch.distributed import distributed_c10d as c10d
+
+    found = argument.meta["val"] if isinstance(argument, Node) else argument
+    found = found.real_obj if is_object(found) else found
+    return c10d._resolve_process_group(found) if isinstance(found, str) else found
+
+
+def is_object(value: Any) -> bool:
+    """Whether the value of a node stands for an object of no type that graphs have: a device mesh, a group."""
+    return isinstance(value, FakeScriptObject)
 
 
 _OPERATIONS = ("sum", "avg", "product", "min", "max", "band", "bor", "bxor", "premul_sum")

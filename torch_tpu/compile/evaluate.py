@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +23,9 @@ from torch_tpu.compile.errors import GraphError, at_line
 from torch_tpu.eager import plan as eager_plan
 from torch_tpu.eager.spec import Kind, Spec, overload_name, spec_for
 from torch_tpu.lowering import dtypes, registry
+
+if TYPE_CHECKING:
+    from torch_tpu.compile.collectives import Agreement
 
 # Values of symbolic sizes: what a shape's symbols stand for in the program that is traced.
 Sizes = Mapping[Any, Any]
@@ -38,6 +41,7 @@ class Context:
     draws: int = 0
     results: tuple[Node, ...] | None = None  # the nodes whose values are wanted; None: all outputs
     written: dict[Node, Any] = dataclasses.field(default_factory=dict)  # placeholder -> its new value
+    agreed: Agreement | None = None  # of a program that several ranks run together
 
     def next_key(self) -> Any:
         """A key for one random operator: the n-th one of the program; None where the program has none."""
@@ -188,6 +192,10 @@ def _call(module: GraphModule, node: Node, values: Mapping[Node, Any], context: 
     target: Any = node.target
     args = tuple(value_of(a, values) for a in node.args)
     kwargs = {k: value_of(a, values) for k, a in node.kwargs.items()}
+    if context.agreed is not None and node in context.agreed.varied:
+        from torch_tpu.compile.collectives import call_with_own  # it calls operators
+
+        return call_with_own(target, args, kwargs, node.meta.get("val"), context, node)
     if isinstance(target, torch._ops.HigherOrderOperator):
         from torch_tpu.compile import control  # it evaluates graphs
 

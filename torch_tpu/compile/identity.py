@@ -8,7 +8,11 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
+from torch_tpu.binding import process_groups
 from torch_tpu.eager.spec import overload_name
+
+# Of a number in a graph: its node, and the way to it in the node's ``args`` or ``kwargs``.
+Numbers = dict[tuple[Node, tuple[Any, ...]], Any]
 
 
 def digest(module: GraphModule) -> str:
@@ -29,6 +33,42 @@ def text(module: GraphModule) -> str:
     for name, child in module.named_children():
         if isinstance(child, GraphModule):
             lines.append(f"[{name}\n{text(child)}\n]")
+    return "\n".join(lines)
+
+
+def template(module: GraphModule, groups: dict[Node, tuple[int | str, str]]) -> tuple[str, Numbers]:
+    """The text without the numbers in it, and these: what ranks that run one program must have alike, and what they
+    may not.
+
+    Args:
+      groups: where a collective has its group, whose name differs from rank to rank, and what to say in its place.
+    """
+    numbers: Numbers = {}
+    return _template(module, groups, numbers), numbers
+
+
+def _template(module: GraphModule, groups: dict[Node, tuple[int | str, str]], numbers: Numbers) -> str:
+    number: dict[Node, int] = {}
+    lines = []
+
+    def say(x: Any, node: Node, path: tuple[Any, ...]) -> str:
+        if isinstance(x, (int, float)) and not isinstance(x, bool):
+            numbers[node, path] = x
+            return f"<{type(x).__name__}>"
+        if isinstance(x, (list, tuple)):
+            return "(" + ",".join(say(e, node, (*path, i)) for i, e in enumerate(x)) + ")"
+        return _argument(x, number)
+
+    for node in module.graph.nodes:
+        number[node] = len(number)
+        at, group = groups.get(node, (None, ""))
+        args = [group if i == at else say(a, node, (i,)) for i, a in enumerate(node.args)]
+        kwargs = [f"{k}={group if k == at else say(a, node, (k,))}" for k, a in sorted(node.kwargs.items())]
+        shown = ", ".join([*args, *kwargs])
+        lines.append(f"%{number[node]} = {_target(node) or node.op}({shown}) -> {_look(node.meta.get('val'))}")
+    for name, child in module.named_children():
+        if isinstance(child, GraphModule):
+            lines.append(f"[{name}\n{_template(child, groups, numbers)}\n]")
     return "\n".join(lines)
 
 
@@ -58,4 +98,4 @@ def _look(value: Any) -> str:
         return f"{value.dtype}{tuple(value.shape)}{tuple(value.stride())}@{value.device}"
     if isinstance(value, (list, tuple)):
         return "[" + ",".join(_look(v) for v in value) + "]"
-    return str(value)
+    return type(value).__name__ if process_groups.is_object(value) else str(value)

@@ -20,12 +20,13 @@ import sympy
 import torch
 from torch.fx import GraphModule, Node
 
-from torch_tpu.binding import generator
+from torch_tpu.binding import generator, process_groups
 from torch_tpu.binding import tensor as binding_tensor
 from torch_tpu.binding.higher_order import fake_tensors_off
-from torch_tpu.compile import host, identity
+from torch_tpu.compile import host, identity, spmd
 from torch_tpu.compile import options as compile_options
 from torch_tpu.compile.bucketed import Bucketed
+from torch_tpu.compile.collectives import Agreement
 from torch_tpu.compile.errors import GraphError
 from torch_tpu.compile.evaluate import Context, Sizes, concrete, constants_of, draws, evaluate
 from torch_tpu.compile.operators import NUMBER_TYPES, copy_form, is_computed_number
@@ -45,7 +46,9 @@ class Input:
     """A placeholder: what the program gets for it."""
 
     node: Node
-    kind: str  # device: a tensor of the device; host: a CPU tensor; number: a float; size: an int; none
+    # device: a tensor of the device; host: a CPU tensor; number: a float; size: an int; none, also an object that the
+    # graph hands through or names a process group with
+    kind: str
     written: bool = False
 
 
@@ -76,6 +79,7 @@ class Plan:
     factories: tuple[binding_tensor.Factory, ...]
     partial: tuple[int, ...]  # device inputs whose offset is part of the plan
     program: programs.Program | None = None  # made by the first call
+    agreed: Agreement | None = None  # with the other ranks that run it, then
 
 
 class Graph:
@@ -110,10 +114,11 @@ class Graph:
         self.has_others = bool(self.host_at or self.number_at or self.constants or self.is_random)
         self.steps = tuple((o.kind if not o.download else "", o.value, o) for o in self.outputs)
         self.digest = identity.digest(module)
+        self.spmd = spmd.of(module, label)
         self.plans: dict[Any, Plan] = {}
         self.unpaddable = ""  # why a graph of symbolic sizes is compiled for each size
         self.bucketed: Bucketed | None = None
-        if self.is_dynamic:
+        if self.is_dynamic and self.spmd is None:
             try:
                 self.bucketed = Bucketed(self, user_outputs)
             except Unpaddable as e:
@@ -249,12 +254,22 @@ class Graph:
         if self.has_others or plan.starts:
             operands = [*arrays, *self.others(args), *plan.starts]
         try:
-            results = program.call(*operands)
+            results = program.call(*operands) if self.spmd is None else self._with_others(plan, program, operands)
         except (jax.errors.JaxRuntimeError, MemoryError) as e:
             raise errors.translate(e, self.label, self.device) from e
         if plan.program is None:
             plan.program, program.call = program, program.direct()
         return self._finish(args, found, plan, program, results)
+
+    def _with_others(self, plan: Plan, program: programs.Program, operands: Sequence[Any]) -> list[Any]:
+        """Run a program of several ranks; numbers come back as arrays of one element."""
+        assert self.spmd is not None and plan.agreed is not None
+        results = self.spmd.run(program, plan.agreed, operands)
+        layouts = [*(plan.layouts[k] for k in self.written_at), *plan.out_layouts]
+        for i, layout in enumerate(layouts):
+            if not layout.shape and results[i].ndim:
+                results[i] = results[i].reshape(())
+        return results
 
     def _by_bucket(self, args: list[Any], found: Sequence[Buffer]) -> list[Any] | None:
         """Run the bucket's program; None, from then on, where the graph cannot be padded."""
@@ -376,18 +391,26 @@ class Graph:
         notes: list[tuple[str, type[Exception]]] = []
         numbers = tuple(a if x.kind == "size" else None for x, a in zip(self.inputs, args, strict=True))
         key = (
-            "graph", self.digest, tuple((v.key, layout.shape, str(layout.dtype)) for v, layout in
-                                        zip(plan.views, plan.layouts, strict=True)),
+            tuple((v.key, layout.shape, str(layout.dtype)) for v, layout in
+                  zip(plan.views, plan.layouts, strict=True)),
             tuple(sorted((str(k), int(v)) for k, v in plan.sizes.items())), numbers, self.written_at,
             tuple((layout.shape, str(layout.dtype)) for layout in plan.out_layouts),
             torch.get_float32_matmul_precision(), str(torch.get_default_dtype()), self.device, self.options.key,
         )  # fmt: skip
-        return programs.cache.get(
-            key, self.label, lambda *a: self._body(plan, numbers, notes, *a), self._avals(plan, args),
+        agreed = plan.agreed = None if self.spmd is None else self.spmd.agree(f"{key!r}\n{spmd.versions()}")
+        program = programs.cache.get(
+            ("graph", self.digest, *key, *([agreed.key] if agreed else [])), self.label,
+            lambda *a: self._body(plan, numbers, agreed, notes, *a), self._avals(plan, args),
             self.written_at, notes=lambda: tuple(notes), device=self.device, options=self.options.xla,
+            span=agreed.span if agreed else None,
         )  # fmt: skip
+        if self.spmd is not None and agreed is not None:
+            self.spmd.compiled(agreed)
+        return program
 
-    def _body(self, plan: Plan, numbers: tuple[Any, ...], notes: list[Any], *operands: Any) -> list[Any]:
+    def _body(
+        self, plan: Plan, numbers: tuple[Any, ...], agreed: Agreement | None, notes: list[Any], *operands: Any
+    ) -> list[Any]:
         """The program: read the inputs, evaluate the graph, lay out what is overwritten and the results.
 
         In this order: XLA gives the first result the memory of the first donated operand of its shape.
@@ -406,7 +429,7 @@ class Graph:
         for i, v in (*zip(self.uploaded, uploaded, strict=True), *zip(self.number_at, floats, strict=True)):
             values[i] = v
         self.spread_scalars(vectors, values)
-        context = Context(plan.sizes, key, self.shaped_constants(constants), results=self.result_nodes)
+        context = Context(plan.sizes, key, self.shaped_constants(constants), results=self.result_nodes, agreed=agreed)
         with checks.collect() as made:
             computed = evaluate(self.module, values, context)
         notes[:] = [(c.message, c.error) for c in made]
@@ -482,7 +505,7 @@ def _kind_of(node: Node) -> str:
         return "number"
     if isinstance(fake, (torch.SymInt, torch.SymBool, int)):
         return "size"
-    if fake is None:
+    if fake is None or process_groups.is_object(fake):
         return "none"
     raise GraphError(f"an input of type {type(fake).__name__} is not supported in a compiled graph")
 

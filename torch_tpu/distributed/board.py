@@ -55,6 +55,19 @@ class Board:
             number, _, what = self.store.get(key).decode().partition("|")
         return int(number), what
 
+    def publish(self, key: str, text: str) -> None:
+        with self._lock:
+            self.store.set(key, text)
+
+    def has(self, keys: list[str]) -> bool:
+        with self._lock:
+            return self.store.check(keys)
+
+    def read(self, key: str) -> str:
+        """What a key that is there says."""
+        with self._lock:
+            return self.store.get(key).decode()
+
     def agree(self, group: str, number: int, what: str) -> str:
         """What the first rank that asked does in collective ``number``."""
         with self._lock:

@@ -17,13 +17,20 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from torch_tpu.distributed.group import AXIS, Group
+from torch_tpu.distributed.group import Group
+from torch_tpu.lowering.collectives import (
+    AXIS,
+    Among,
+    broadcast_from,
+    from_bits,
+    reduce_over_ranks,
+    scatter_sum,
+    to_bits,
+)
 from torch_tpu.runtime import errors, platform
 
 _CHEAP_ELEMENTS = 16384
 _CHEAP_OPTIONS = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
-
-_BOOL = np.dtype(np.bool_)
 
 Shape: TypeAlias = tuple[int, ...]
 
@@ -116,66 +123,12 @@ def _compile(group: Group, call: Call) -> Callable[..., Any]:
         return jax.jit(body).lower(*avals).compile(compiler_options=options)
 
 
-def reduce_over_ranks(x: jax.Array, reduction: str, size: int) -> jax.Array:
-    """The reduction over the ranks, on every rank."""
-    if x.dtype == _BOOL:
-        return reduce_over_ranks(x.astype(jnp.uint8), _of_bool(reduction), size).astype(bool)
-    if reduction in ("sum", "avg"):
-        return _mean(lax.psum(x, AXIS), reduction, size)
-    if reduction in ("min", "max"):
-        return (lax.pmin if reduction == "min" else lax.pmax)(x, AXIS)
-    return _fold(lax.all_gather(x, AXIS), reduction, size)
-
-
-def _of_bool(reduction: str) -> str:
-    """What a reduction of truth values is: NCCL's, where a sum is "any" and a product "all"."""
-    return {"sum": "max", "max": "max", "bor": "max", "min": "min", "product": "min", "band": "min", "bxor": "bxor"}[
-        reduction
-    ]
-
-
-def _mean(total: jax.Array, reduction: str, size: int) -> jax.Array:
-    if reduction == "sum":
-        return total
-    if jnp.issubdtype(total.dtype, jnp.integer):
-        return lax.div(total, jnp.asarray(size, total.dtype))  # toward zero, as C divides
-    return total / jnp.asarray(size, total.dtype)
-
-
-def _fold(stack: jax.Array, reduction: str, size: int) -> jax.Array:
-    """Reduce the first dimension, in the order of the ranks."""
-    op = {"product": lax.mul, "band": lax.bitwise_and, "bor": lax.bitwise_or, "bxor": lax.bitwise_xor,
-          "min": lax.min, "max": lax.max, "sum": lax.add, "avg": lax.add}[reduction]  # fmt: skip
-    out = stack[0]
-    for i in range(1, size):
-        out = op(out, stack[i])
-    return _mean(out, reduction, size) if reduction == "avg" else out
-
-
-def _to_bits(x: jax.Array) -> jax.Array:
-    """Unsigned integers that sum with zeros to themselves, whatever the value: NaN, -0.0."""
-    if x.dtype == _BOOL:
-        return x.astype(jnp.uint8)
-    if jnp.issubdtype(x.dtype, jnp.complexfloating):
-        return _to_bits(jnp.stack([lax.real(x), lax.imag(x)]))
-    return lax.bitcast_convert_type(x, np.dtype(f"uint{x.dtype.itemsize * 8}"))
-
-
-def _from_bits(bits: jax.Array, dtype: np.dtype) -> jax.Array:
-    if dtype == _BOOL:
-        return bits.astype(bool)
-    if jnp.issubdtype(dtype, jnp.complexfloating):
-        parts = _from_bits(bits, np.dtype(f"float{dtype.itemsize * 4}"))
-        return lax.complex(parts[0], parts[1])
-    return lax.bitcast_convert_type(bits, dtype)
-
-
 def _shaped(x: jax.Array, shape: Shape) -> jax.Array:
     return x.reshape(shape or (1,))
 
 
 def _all_reduce(call: Call, size: int, *xs: jax.Array) -> list[jax.Array]:
-    return [_shaped(reduce_over_ranks(x, call.reduction, size), s) for x, s in zip(xs, call.outs)]
+    return [_shaped(reduce_over_ranks(x, call.reduction, Among(size)), s) for x, s in zip(xs, call.outs)]
 
 
 def _all_gather(call: Call, size: int, *xs: jax.Array) -> list[jax.Array]:
@@ -187,22 +140,13 @@ def _all_gather(call: Call, size: int, *xs: jax.Array) -> list[jax.Array]:
     return [_shaped(rows[i, : math.prod(s)], s) for i, s in enumerate(call.outs)]
 
 
-def _scatter_sum(x: jax.Array, reduction: str, size: int) -> jax.Array:
-    """This rank's row of the reduction of ``x`` (ranks, elements) over the ranks."""
-    if reduction in ("sum", "avg") and x.dtype != _BOOL:
-        return _mean(lax.psum_scatter(x, AXIS), reduction, size)
-    rows = lax.all_to_all(x, AXIS, 0, 0)
-    if x.dtype == _BOOL:
-        return _fold(rows.astype(jnp.uint8), _of_bool(reduction), size).astype(bool)
-    return _fold(rows, reduction, size)
-
-
 def _reduce_scatter(call: Call, size: int, *xs: jax.Array) -> list[jax.Array]:
     """One result for each operand, which holds the parts of all ranks; or one result for an operand a rank."""
     if len(call.outs) == len(xs):
-        return [_shaped(_scatter_sum(x.reshape(size, -1), call.reduction, size), s) for x, s in zip(xs, call.outs)]
+        among = Among(size)
+        return [_shaped(scatter_sum(x.reshape(size, -1), call.reduction, among), s) for x, s in zip(xs, call.outs)]
     rows = jnp.stack([x.reshape(-1) for x in xs])
-    return [_shaped(_scatter_sum(rows, call.reduction, size)[: math.prod(call.outs[0])], call.outs[0])]
+    return [_shaped(scatter_sum(rows, call.reduction, Among(size))[: math.prod(call.outs[0])], call.outs[0])]
 
 
 def _all_to_all(call: Call, size: int, *xs: jax.Array) -> list[jax.Array]:
@@ -214,12 +158,7 @@ def _all_to_all(call: Call, size: int, *xs: jax.Array) -> list[jax.Array]:
 
 def _broadcast(call: Call, size: int, *xs: jax.Array) -> list[jax.Array]:
     *values, mine = xs
-    out = []
-    for x, s in zip(values, call.outs):
-        bits = _to_bits(x)
-        bits = lax.psum(jnp.where(mine, bits, jnp.zeros_like(bits)), AXIS)
-        out.append(_shaped(_from_bits(bits, call.dtype), s))
-    return out
+    return [_shaped(broadcast_from(x, mine, Among(size)), s) for x, s in zip(values, call.outs)]
 
 
 def _scatter(call: Call, size: int, *xs: jax.Array) -> list[jax.Array]:
@@ -228,11 +167,11 @@ def _scatter(call: Call, size: int, *xs: jax.Array) -> list[jax.Array]:
     x = x.reshape(size, -1)
     if jnp.issubdtype(x.dtype, jnp.complexfloating):
         x = jnp.concatenate([lax.real(x), lax.imag(x)], axis=1)
-    bits = _to_bits(x)
+    bits = to_bits(x)
     bits = lax.psum_scatter(jnp.where(mine, bits, jnp.zeros_like(bits)), AXIS)
     if jnp.issubdtype(call.dtype, jnp.complexfloating):
         bits = bits.reshape(2, -1)
-    return [_shaped(_from_bits(bits, call.dtype), call.outs[0])]
+    return [_shaped(from_bits(bits, call.dtype), call.outs[0])]
 
 
 _bodies: dict[str, Callable[..., list[jax.Array]]] = {

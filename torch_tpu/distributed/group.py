@@ -14,9 +14,8 @@ import torch.distributed as dist
 from torch_tpu.binding import process_groups
 from torch_tpu.distributed import board
 from torch_tpu.distributed.operation import mismatch
+from torch_tpu.lowering.collectives import AXIS
 from torch_tpu.runtime import cluster, platform
-
-AXIS = "ranks"
 
 
 class Group:
@@ -76,7 +75,11 @@ _groups: weakref.WeakKeyDictionary[Any, Group] = weakref.WeakKeyDictionary()
 
 def of(boxed: Any) -> Group:
     """The group of a kernel's argument."""
-    group = process_groups.group_of(boxed)
+    return known(process_groups.group_of(boxed))
+
+
+def known(group: Any) -> Group:
+    """What is kept of a process group."""
     found = _groups.get(group)
     if found is None:
         found = _groups[group] = Group(group)

@@ -13,6 +13,7 @@ from torch_tpu.distributed import collectives, group, host, values
 from torch_tpu.distributed.group import Group
 from torch_tpu.distributed.operation import Operation, in_order, in_thread
 from torch_tpu.lowering import dtypes
+from torch_tpu.lowering.collectives import check_reduction
 from torch_tpu.runtime import buffers, platform, transfer
 
 Tensors = list[torch.Tensor]
@@ -41,7 +42,7 @@ def _start(
     """
     outs = list(outs)
     dtype = ins[0].dtype
-    _check_reduction(reduction, dtype)
+    check_reduction(reduction, dtypes.to_jax(dtype))
     if any(t.dtype != dtype for t in (*ins, *outs)):
         raise ValueError(f"tpu_dist: {kind}: tensors must have one dtype, got {sorted({str(t.dtype) for t in ins})}")
     call = collectives.Call(
@@ -59,22 +60,6 @@ def _start(
         done, finish = host.run(g, kind, reduction, ins, targets, root)
         operation = Operation(g, number, what, outs, done, finish, seconds)
     return _work(operation, wait)
-
-
-_OF_BITS = ("band", "bor", "bxor")
-
-
-def _check_reduction(reduction: str, dtype: torch.dtype) -> None:
-    """Refuse what a type has not, before anything is told to the other ranks."""
-    if reduction == "premul_sum":
-        raise NotImplementedError("tpu_dist: ReduceOp.PREMUL_SUM is not supported: scale the tensor, then use SUM")
-    wrong = (
-        (reduction in _OF_BITS and (dtype.is_floating_point or dtype.is_complex))
-        or (reduction in ("min", "max") and dtype.is_complex)
-        or (reduction == "avg" and dtype == torch.bool)
-    )
-    if wrong:
-        raise TypeError(f"tpu_dist: cannot use ReduceOp.{reduction.upper()} with {dtype}")
 
 
 def _by_program(

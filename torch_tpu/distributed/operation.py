@@ -7,20 +7,34 @@ import dataclasses
 import queue
 import threading
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
 
 from torch_tpu.distributed import board
 
-if TYPE_CHECKING:
-    from torch_tpu.distributed.group import Group
-
 _LOOK_SECONDS = 0.5  # how often a rank that waits looks whether another has failed
 _TELL_SECONDS = 1.0  # after which it says where it waits
 _GRACE_SECONDS = 2.0  # for a rank that fails to say why, after its connection has gone
+
+
+class Members(Protocol):
+    """What an operation says of a group; a ``Group`` is one."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def ranks(self) -> list[int]: ...
+    @property
+    def rank(self) -> int: ...
+    @property
+    def global_rank(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def timeout(self) -> float: ...
 
 
 class Operation:
@@ -31,11 +45,12 @@ class Operation:
     Attributes:
       what: the operation in words, the same on every rank that runs the same.
       value: the result tensors.
+      also: other groups of which it is an operation, each with its number there.
     """
 
     def __init__(
         self,
-        group: Group,
+        group: Members,
         number: int,
         what: str,
         value: list[torch.Tensor],
@@ -43,8 +58,10 @@ class Operation:
         finish: Callable[[], None],
         timeout: float | None = None,
         pause: Callable[[float], Any] | None = None,
+        also: Sequence[tuple[Members, int]] = (),
     ):
         self.group, self.number, self.what, self.value = group, number, what, value
+        self._places: list[tuple[Members, int]] = [(group, number), *also]
         self.error: BaseException | None = None
         self.source = -1
         self.timeout = timeout or group.timeout
@@ -96,7 +113,7 @@ class Operation:
             if now >= look or now >= end:
                 look = now + _LOOK_SECONDS
                 if now - start >= min(_TELL_SECONDS, (end - start) / 2) and not told:
-                    board.current().stand(self.group.name, self.group.rank, self.number, self.what)
+                    self._stand()
                     told = now
                 self._look()
                 if now >= end:
@@ -108,15 +125,22 @@ class Operation:
                 time.sleep(min(nap, rest))
                 nap = min(nap * 1.5, 0.005)
 
+    def _stand(self) -> None:
+        """Say where this rank waits."""
+        for group, number in self._places:
+            if group.rank >= 0:
+                board.current().stand(group.name, group.rank, number, self.what)
+
     def _look(self) -> None:
         """Raise where another rank has failed, or is in another operation than this one."""
         failure = board.current().failure()
         if failure is not None:
             raise dist.DistBackendError(f"{self._where()} cannot end: {failure}")
-        for rank in range(self.group.size):
-            standing = board.current().standing(self.group.name, rank)
-            if standing is not None and standing[0] == self.number and standing[1] != self.what:
-                raise dist.DistBackendError(mismatch(self.group, self.number, self.what, standing[1], rank))
+        for group, number in self._places:
+            for rank in range(group.size):
+                standing = board.current().standing(group.name, rank)
+                if standing is not None and standing[0] == number and standing[1] != self.what:
+                    raise dist.DistBackendError(mismatch(group, number, self.what, standing[1], rank))
 
     def _where(self) -> str:
         g = self.group
@@ -148,7 +172,7 @@ class Operation:
         text = str(error).strip()
         cause = ""
         try:
-            board.current().stand(self.group.name, self.group.rank, self.number, self.what)
+            self._stand()
             until = time.monotonic() + _GRACE_SECONDS
             while not cause and time.monotonic() < until:
                 time.sleep(0.05)
@@ -177,7 +201,7 @@ class Operation:
             _watch(self, call)
 
 
-def mismatch(group: Group, number: int, what: str, other: str, rank: int | None = None) -> str:
+def mismatch(group: Members, number: int, what: str, other: str, rank: int | None = None) -> str:
     who = "another rank" if rank is None else f"rank {group.ranks[rank]}"
     return (
         f"tpu_dist: ranks disagree on operation {number} of group {group.name!r}: rank {group.global_rank} "

@@ -28,6 +28,7 @@ from jax.experimental import serialize_executable
 
 from torch_tpu.runtime import errors, explain, platform
 from torch_tpu.runtime.cache_dir import CacheDirectory
+from torch_tpu.runtime.spanning import Span
 
 PERSIST_VARIABLE = "TORCH_TPU_PERSISTENT_CACHE"
 # On XLA:CPU a program over few elements is compiled with the cheap options: 10 ms in place of 24, and no
@@ -45,10 +46,11 @@ class Program:
     call: Callable[..., Any]
     notes: Any
     compiled: jax.stages.Compiled
+    span: Span | None = None
 
     def direct(self) -> Callable[..., Any]:
         """The fastest entry to a program that has run: JAX's C++ function, without the Python method around it."""
-        return getattr(self.compiled, "_call", None) or self.compiled
+        return self.call if self.span else getattr(self.compiled, "_call", None) or self.compiled
 
 
 @dataclasses.dataclass
@@ -105,6 +107,7 @@ class ProgramCache:
         notes: Callable[[], Any] = lambda: None,
         device: int = 0,
         options: Mapping[str, Any] | None = None,
+        span: Span | None = None,
     ) -> Program:
         """The program of ``key``, compiled from ``fn(*avals)`` if neither memory nor disk has it.
 
@@ -112,6 +115,8 @@ class ProgramCache:
           donate: positions of arguments whose memory the results may take.
           notes: called after tracing: what must be kept with the program (picklable).
           options: XLA's compiler options, beside those that are chosen by size; they must be in the key.
+          span: the devices of a program that other processes run too; they must be in the key. ``fn`` and ``avals``
+            are then of this process's parts.
         """
         found = self.programs.get(key)
         if found is not None:
@@ -122,7 +127,7 @@ class ProgramCache:
         with lock:
             found = self.programs.get(key)
             if found is None:
-                found = self._make(key, label, fn, avals, donate, notes, device, options)
+                found = self._make(key, label, fn, avals, donate, notes, device, options, span)
                 self.programs[key] = found
                 self._locks.pop(key, None)
                 self._bound()
@@ -145,11 +150,14 @@ class ProgramCache:
         if disk and self.directory is not None:
             self.directory.clear()
 
-    def _make(self, key, label, fn, avals, donate, notes, device, options) -> Program:
+    def _make(self, key, label, fn, avals, donate, notes, device, options, span) -> Program:
         platform.start()  # raises where the device cannot be used: a fault of no stored program
+        if span is not None:
+            fn, avals = span.spread(fn, avals), span.avals(avals)
         start = time.perf_counter()
         name = _file_name(key, device) if self.directory is not None else ""
-        loaded = self._load(name, device) if name else None
+        devices = span.devices if span is not None else (platform.device(device),)
+        loaded = self._load(name, devices) if name else None
         if loaded is not None:
             compiled, kept = loaded
         else:
@@ -159,9 +167,10 @@ class ProgramCache:
                 self._save(name, compiled, kept, calls_lapack)
         size = self.directory.size_of(name) if self.directory is not None and name else 0
         self._count(key, label, time.perf_counter() - start, loaded is not None, size)
-        return Program(key, label, compiled, kept, compiled)
+        call = span.entry(compiled) if span is not None else compiled
+        return Program(key, label, call, kept, compiled, span)
 
-    def _load(self, name: str, device: int) -> tuple[jax.stages.Compiled, Any] | None:
+    def _load(self, name: str, devices: Sequence[Any]) -> tuple[jax.stages.Compiled, Any] | None:
         assert self.directory is not None
         blob = self.directory.read(name)
         if blob is None:
@@ -170,9 +179,8 @@ class ProgramCache:
             parts, kept, calls_lapack = pickle.loads(blob)
             if calls_lapack:
                 _start_lapack()
-            target = platform.device(device)
             return serialize_executable.deserialize_and_load(
-                *parts, backend=target.client, execution_devices=[target]
+                *parts, backend=platform.device(0).client, execution_devices=list(devices)
             ), kept
         except Exception as e:  # whatever is wrong with a stored program, compiling is right
             self.directory.discard(name, f"could not be loaded ({type(e).__name__})")
@@ -289,14 +297,14 @@ def fingerprint() -> str:
     """Everything besides the key that a compiled program depends on."""
     device = platform.devices()[0]
     parts = [
-        torch.__version__, jax.__version__, jaxlib.version.__version__, _sources_digest(), platform.name(),
+        torch.__version__, jax.__version__, jaxlib.version.__version__, sources_digest(), platform.name(),
         device.device_kind, device.client.platform_version, host.machine(), _cpu_features(),
         os.environ.get("XLA_FLAGS", ""), os.environ.get("LIBTPU_INIT_ARGS", ""),
     ]  # fmt: skip
     return "|".join(parts)
 
 
-def _sources_digest() -> str:
+def sources_digest() -> str:
     """Digest of this package's sources: a changed lowering must not find its old programs."""
     digest = hashlib.sha256()
     root = pathlib.Path(__file__).resolve().parent.parent
