@@ -93,6 +93,7 @@ _LAZY = {
     "export": "torch_tpu.export",
     "aot": "torch_tpu.aot",
     "distributed": "torch_tpu.distributed",
+    "pallas": "torch_tpu.pallas",
 }
 
 __all__ = [

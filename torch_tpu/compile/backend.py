@@ -21,7 +21,7 @@ from torch_tpu.binding import dispatcher
 from torch_tpu.compile import errors, inline, operators, rewrite
 from torch_tpu.compile import options as compile_options
 from torch_tpu.compile.runner import Graph
-from torch_tpu.eager.spec import overload_name, spec_for
+from torch_tpu.eager.spec import spec_for
 
 _number = itertools.count()
 
@@ -120,5 +120,5 @@ def is_known(op: Any) -> bool:
     """Whether a graph may have the operator."""
     if operators.find(op) is not None:
         return True
-    spec = spec_for(op) if overload_name(op).startswith("aten::") else None
+    spec = spec_for(op)
     return spec is not None and not spec.mutated

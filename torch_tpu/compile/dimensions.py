@@ -13,6 +13,7 @@ from typing import Any
 
 import jax.core
 import sympy
+import torch
 from jax import export as jax_export
 
 from torch_tpu.compile.errors import GraphError
@@ -86,3 +87,15 @@ def _product(expression: sympy.Mul, sizes: Mapping[Any, Any]) -> Any:
     if below == 1:
         return above
     return above // below
+
+
+def to_number(dimension: Any, numbers: Mapping[str, Any]) -> Any:
+    """A JAX symbolic dimension as arithmetic on PyTorch's symbolic numbers, by the names of its variables.
+
+    Its text is the notation that ``jax.export.symbolic_shape`` reads: sums of products, ``^``, and the functions below.
+    """
+    text = str(dimension).replace("^", "**")
+    words = {
+        "floordiv": operator.floordiv, "mod": operator.mod, "max": torch.sym_max, "min": torch.sym_min, **numbers,
+    }  # fmt: skip
+    return eval(compile(text, "<symbolic dimension>", "eval"), {"__builtins__": {}}, words)

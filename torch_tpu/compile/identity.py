@@ -7,9 +7,11 @@ from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
+from torch.fx.node import map_arg
 
 from torch_tpu.binding import process_groups
 from torch_tpu.eager.spec import overload_name
+from torch_tpu.lowering import registry
 
 # Of a number in a graph: its node, and the way to it in the node's ``args`` or ``kwargs``.
 Numbers = dict[tuple[Node, tuple[Any, ...]], Any]
@@ -77,8 +79,18 @@ def _target(node: Node) -> str:
         return ""
     target: Any = node.target
     if isinstance(target, torch._ops.OpOverload):
+        lowering = registry.get(overload_name(target))
+        if lowering is not None and lowering.fingerprint is not None:
+            return f"{overload_name(target)} {lowering.fingerprint(_looks(node, target))}"
         return overload_name(target)
     return target if isinstance(target, str) else f"{target.__module__}.{getattr(target, '__name__', target)}"
+
+
+def _looks(node: Node, op: torch._ops.OpOverload) -> dict[str, Any]:
+    """A node's arguments by name, with fake tensors in place of tensors."""
+    args, kwargs = map_arg((node.args, node.kwargs), lambda n: n.meta.get("val"))
+    given = dict(zip((a.name for a in op._schema.arguments), args, strict=False)) | kwargs
+    return {a.name: given.get(a.name, a.default_value) for a in op._schema.arguments}
 
 
 def _argument(x: Any, number: dict[Node, int]) -> str:

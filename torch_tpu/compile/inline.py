@@ -78,7 +78,7 @@ def _kernel_of(module: GraphModule, node: Node) -> Callable[..., Any] | None:
         return None
     if target._schema.name.startswith("aten::_foreach_") and element_of(target) is None:
         return _kernel(target)
-    spec = spec_for(target) if target.namespace == "aten" else None
+    spec = spec_for(target)
     if (spec is not None and not spec.mutated) or operators.find(target) is not None:
         return None
     return _kernel(target)

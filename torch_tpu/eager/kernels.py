@@ -285,6 +285,8 @@ def _call_ordered(spec: Spec, kernel: Callable[..., Any], values: list[Any]) -> 
 
 def _ordered(spec: Spec, values: tuple[Any, ...]) -> list[Any]:
     """The arguments with every tensor on the device and its buffer known; raises where that cannot be."""
+    if spec.lowering.check is not None:
+        spec.lowering.check({p.name: v for p, v in zip(spec.params, values, strict=True)})
     flat = [t for v in values for t in (v if isinstance(v, (list, tuple)) else [v]) if isinstance(t, torch.Tensor)]
     device = next((t.get_device() for t in flat if t.device.type == "tpu"), None)
     if device is None:

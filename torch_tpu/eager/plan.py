@@ -264,7 +264,13 @@ class Trace:
             tuple(None if m is None else (m.shape, str(m.dtype)) for m in self.twin_meta),
             torch.get_float32_matmul_precision() if spec.lowering.precision else "",
             str(torch.get_default_dtype()), self.device, donate,
+            *([] if spec.lowering.fingerprint is None else [spec.lowering.fingerprint(self._looks())]),
         )  # fmt: skip
+
+    def _looks(self) -> dict[str, Any]:
+        """The arguments, with shape and dtype in place of tensors."""
+        like = [jax.ShapeDtypeStruct(s.size, dtypes.to_jax(s.dtype)) for s in self.slots]
+        return {name: _resolve(v, like, []) for name, v in self.bound.items()}
 
     def compile(self, donate: tuple[int, ...]) -> programs.Program:
         found: list[tuple[str, type[Exception]]] = []

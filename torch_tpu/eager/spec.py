@@ -124,6 +124,8 @@ def twin_of(op: Operator) -> Operator | None:
     schema = op._schema
     if not any(a.alias_info is not None and a.alias_info.is_write for a in schema.arguments):
         return op
+    if op.namespace != "aten":
+        return None
     name = overload_name(op)
     if name in _TWIN_NAMES:
         return find(_TWIN_NAMES[name])
@@ -151,7 +153,7 @@ def _kind(argument: torch.Argument, lowering: Lowering) -> Kind:
         return Kind.TENSORS
     if "Generator" in text:
         return Kind.GENERATOR
-    if argument.name in registry.DROPPED:
+    if argument.name in registry.DROPPED and not lowering.keeps_all:
         return Kind.DROPPED
     if argument.name in lowering.operands or (
         bare.startswith(("number", "float")) and argument.name not in lowering.static

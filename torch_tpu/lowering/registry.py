@@ -85,6 +85,10 @@ class Lowering:
     own_shapes: bool = False  # PyTorch's meta kernel is not asked
     type_of: str | None = None  # the parameter whose dtype the results have, whatever the meta kernel says
     by_columns: frozenset[int] = frozenset()  # results of an operator without a meta kernel that lie by columns
+    # Of an operator that a user made of a JAX function (``torch_tpu.pallas``):
+    keeps_all: bool = False  # no parameter is dropped for its name
+    fingerprint: Callable[[Mapping[str, Any]], str] | None = None  # what a program depends on besides its arguments
+    check: Callable[[Mapping[str, Any]], None] | None = None  # refuses tensors of other devices
 
 
 _TABLE: dict[str, Lowering] = {}
@@ -141,6 +145,17 @@ def register(
         return fn
 
     return declare
+
+
+def replace(lowering: Lowering) -> None:
+    """Declare a lowering of an operator that is not PyTorch's; a second one takes the place of the first.
+
+    Raises:
+      ValueError: the operator is one of aten.
+    """
+    if lowering.name.startswith("aten::"):
+        raise ValueError(f"{lowering.name}: lowerings of aten's operators are declared by register")
+    _TABLE[lowering.name] = lowering
 
 
 def load_all() -> None:
@@ -200,7 +215,7 @@ def _apply(
         for n in (*typed, *(n for n in follows if n not in lowering.own_types)):
             values[n] = _promoted(values[n], common)
     for a in schema.arguments:
-        if a.name in DROPPED:
+        if a.name in DROPPED and not lowering.keeps_all:
             continue
         value = _plain(values[a.name])
         if a.kwarg_only:

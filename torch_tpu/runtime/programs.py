@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from jax.experimental import serialize_executable
 
-from torch_tpu.runtime import errors, explain, platform
+from torch_tpu.runtime import errors, explain, interpretation, platform
 from torch_tpu.runtime.cache_dir import CacheDirectory
 from torch_tpu.runtime.spanning import Span
 
@@ -224,7 +224,7 @@ def _start_lapack() -> None:
     lapack.prepare_lapack_call("potrf", np.dtype(np.float32))
 
 
-def _compile(label, fn, avals, donate, device, wanted) -> tuple[jax.stages.Compiled, bool]:
+def _compile(label, fn, avals, donate, device, wanted) -> tuple[Any, bool]:
     """(the compiled program, whether it calls LAPACK)."""
     options = None
     if platform.name() == "cpu":
@@ -232,7 +232,10 @@ def _compile(label, fn, avals, donate, device, wanted) -> tuple[jax.stages.Compi
         if elements <= _SMALL_ELEMENTS:
             options = _CHEAP_OPTIONS
     with jax.enable_x64(True), errors.translated(f"compiling {label}", device):
-        lowered = jax.jit(fn, donate_argnums=donate, keep_unused=True).lower(*avals)
+        traced = jax.jit(fn, donate_argnums=donate, keep_unused=True).trace(*avals)
+        if platform.name() != "tpu" and interpretation.has_kernels(traced.jaxpr.jaxpr):
+            return interpretation.Interpreted(traced.jaxpr, avals, donate, wanted, label), False
+        lowered = traced.lower()
         if options and sum(_size(a) for a in jax.tree_util.tree_leaves(lowered.out_info)) > _SMALL_ELEMENTS:
             options = None
         if platform.name() == "tpu":
