@@ -93,3 +93,79 @@ def other_program():
     else:
         time.sleep(3)
         dist.recv(pair, 0)
+
+
+def other_graph():
+    """The ranks compile graphs with different operators."""
+    x = begin()
+
+    def f(x):
+        y = x.relu() if RANK == 0 else x.sigmoid()
+        return _reduced(y) * 2
+
+    torch.compile(f)(x)
+
+
+def _reduced(x):
+    from torch.distributed import _functional_collectives as funcol
+
+    return funcol.all_reduce(x, "sum", dist.group.WORLD)
+
+
+def other_compiled_program():
+    """Each runs a program that both have run before, so that nothing is compared."""
+    from torch.distributed import _functional_collectives as funcol
+
+    x = begin()
+    f = torch.compile(lambda x: _reduced(x) + 1)
+    g = torch.compile(lambda x: funcol.all_gather_tensor(x * 3, 0, dist.group.WORLD) - 1)
+    f(x), g(x)
+    (f if RANK == 0 else g)(x)
+
+
+def killed_while_compiling():
+    x = begin()
+    f = torch.compile(lambda x: _reduced(x) + 1)
+    if RANK == SIZE - 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    f(x)
+
+
+def killed_in_a_program():
+    x = begin()
+    f = torch.compile(lambda x: _reduced(x) + 1)
+    f(x)
+    if RANK == SIZE - 1:
+        time.sleep(1)
+        os.kill(os.getpid(), signal.SIGKILL)
+    f(x)
+
+
+class Dies(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 1
+
+    @staticmethod
+    def backward(ctx, grad):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def killed_in_backward():
+    from torch.nn.parallel import DistributedDataParallel
+
+    begin()
+    net = DistributedDataParallel(torch.nn.Linear(4, 4).to("tpu"))
+    y = net(torch.ones(2, 4, device="tpu"))
+    if RANK == SIZE - 1:
+        y = Dies.apply(y)
+    y.sum().backward()
+
+
+def killed_in_init():
+    """Between two of the steps in which the ranks join."""
+    from torch_tpu.runtime import cluster
+
+    if RANK == SIZE - 1:
+        cluster._connect = lambda *args: os.kill(os.getpid(), signal.SIGKILL)
+    begin()

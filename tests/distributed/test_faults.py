@@ -1,6 +1,11 @@
 """A rank that fails, is killed, comes late or does something else: the others end soon, with a message that says it."""
 
+import pytest
+
 from .harness import start
+
+
+_SECONDS = 30  # in which the others end after the rank that does wrong, on a busy machine
 
 
 def ends(function, *words, timeout=90, size=2, last=None):
@@ -12,6 +17,7 @@ def ends(function, *words, timeout=90, size=2, last=None):
         assert r.code > 0, everything
         for word in words:
             assert word in r.out, f"{word!r} is not in:\n{everything}"
+    assert max(r.seconds for r in ranks[:-1]) - ranks[-1].seconds < _SECONDS, everything
     assert last is None or ranks[-1].code == last, everything
     return ranks
 
@@ -30,6 +36,32 @@ def test_exception_in_backward():
 
 def test_timeout_names_the_collective_and_the_missing_rank():
     ends("late", "all_reduce(max) of float32[4]", "timed out after 4 s", "Missing: rank 1")
+
+
+def test_graphs_that_differ():
+    """Every rank says which program it is and where it first differs."""
+    ranks = ends(
+        "other_graph", "ranks disagree on program", "rank 0: %1 = aten::relu(%0)", "rank 1: %1 = aten::sigmoid"
+    )
+    assert ranks[-1].code == 1 and "rank 0: %1 = aten::relu(%0)" in ranks[-1].out, ranks
+
+
+def test_compiled_programs_that_differ():
+    ranks = ends("other_compiled_program", "tpu_dist: ", "program graph")
+    assert ranks[-1].code not in (0, None), ranks
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        ("killed_in_init", "waited in init_process_group; the process of rank 1 has ended"),
+        ("killed_while_compiling", "the agreement on program"),
+        ("killed_in_a_program", "no answer from rank 1"),
+        ("killed_in_backward", "all_reduce(sum)"),
+    ],
+)
+def test_killed_in_each_phase(function, words):
+    ends(function, words, last=-9)
 
 
 def test_late_rank_in_time():

@@ -86,7 +86,7 @@ def group_in_graph(argument: Any) -> Any:
 
     found = argument.meta["val"] if isinstance(argument, Node) else argument
     found = found.real_obj if is_object(found) else found
-    return c10d._resolve_process_group(found) if isinstance(found, str) else found
+    return c10d._resolve_process_group(found) if isinstance(found, str) else found  # type: ignore
 
 
 def is_object(value: Any) -> bool:

@@ -116,7 +116,7 @@ class Spmd:
         if program.span is None:
             return program.call(*operands)
         what = f"program {self.name} [{agreed.digest[:8]}]"
-        places = [(g, g.begin(what)) for g in self.groups]
+        places = [(g, g.begin(what, what)) for g in self.groups]
         if platform.name() != "cpu":
             return program.call(*operands)
         running = in_order(lambda: _ready(program.call(*operands)))

@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 from torch_tpu.distributed import board
+from torch_tpu.runtime import cluster
 
 _LOOK_SECONDS = 0.5  # how often a rank that waits looks whether another has failed
 _TELL_SECONDS = 1.0  # after which it says where it waits
@@ -67,6 +68,7 @@ class Operation:
         self.timeout = timeout or group.timeout
         self._done, self._finish, self._pause = done, finish, pause
         self._finished = False
+        self._gone_since: float | None = None
         self._lock = threading.RLock()
         self._since = time.monotonic()
 
@@ -136,11 +138,26 @@ class Operation:
         failure = board.current().failure()
         if failure is not None:
             raise dist.DistBackendError(f"{self._where()} cannot end: {failure}")
+        self._look_for_gone()
         for group, number in self._places:
             for rank in range(group.size):
                 standing = board.current().standing(group.name, rank)
                 if standing is not None and standing[0] == number and standing[1] != self.what:
                     raise dist.DistBackendError(mismatch(group, number, self.what, standing[1], rank))
+
+    def _look_for_gone(self) -> None:
+        """Raise where a member's process has ended a while ago. What it gave before may still be under way."""
+        ranks = {r for group, _ in self._places for r in group.ranks}
+        gone = sorted(ranks & cluster.gone())
+        if not gone:
+            self._gone_since = None
+            return
+        now = time.monotonic()
+        self._gone_since = self._gone_since or now
+        if now - self._gone_since >= _GRACE_SECONDS:
+            raise dist.DistBackendError(
+                f"{self._where()} cannot end: the process of rank {', '.join(map(str, gone))} has ended, or was killed"
+            )
 
     def _where(self) -> str:
         g = self.group

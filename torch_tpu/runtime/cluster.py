@@ -16,6 +16,9 @@ import os
 import socket
 import subprocess
 import sys
+import threading
+import time
+from collections.abc import Callable
 from typing import Any
 
 from jax._src import distributed, xla_bridge
@@ -25,6 +28,7 @@ from torch_tpu.runtime import coordinator, platform
 
 LOOPBACK = "127.0.0.1"
 _HEARTBEAT_SECONDS = 100
+_LOOK_SECONDS = 2.0  # how often a rank that waits for others to join looks whether they live
 
 
 @dataclasses.dataclass
@@ -50,6 +54,7 @@ class _Exchange:
 
     def __init__(self, store: Any, rank: int, size: int, timeout: datetime.timedelta):
         self.store, self.rank, self.size, self.timeout = store, rank, size, timeout
+        store.set(f"process/{rank}", json.dumps([_namespace(), os.getpid()]))
 
     def all(self, name: str, value: Any) -> list[Any]:
         """The value of every rank. Rank 0 collects them, so that the store is asked 2N times and not N * N."""
@@ -68,14 +73,74 @@ class _Exchange:
         return json.loads(self._get(name, "rank 0"))
 
     def _get(self, key: str, who: str) -> bytes:
-        try:
-            self.store.wait([key], self.timeout)
-        except Exception as e:
-            seconds = self.timeout.total_seconds()
-            raise RuntimeError(
-                f"tpu_dist: rank {self.rank} waited {seconds:g} s in init_process_group; {who} did not come: {e}"
-            ) from e
-        return self.store.get(key)
+        end = time.monotonic() + self.timeout.total_seconds()
+        while True:
+            left = min(_LOOK_SECONDS, max(end - time.monotonic(), 0.001))
+            try:
+                self.store.wait([key], datetime.timedelta(seconds=left))
+            except Exception as e:
+                dead = self._dead() if left == _LOOK_SECONDS else []
+                if dead:
+                    raise RuntimeError(self._ended(dead)) from e
+                if time.monotonic() >= end or "imeout" not in f"{type(e).__name__} {e}":
+                    seconds = self.timeout.total_seconds()
+                    raise RuntimeError(
+                        f"tpu_dist: rank {self.rank} waited {seconds:g} s in init_process_group; {who} did not come: "
+                        f"{e}"
+                    ) from e
+            else:
+                return self.store.get(key)
+
+    def during(self, call: Callable[[], Any]) -> None:
+        """A call that waits for all ranks in C++, in a thread, so that one whose process ends is noticed."""
+        failed: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                call()
+            except BaseException as e:
+                failed.append(e)
+
+        thread = threading.Thread(target=run, daemon=True, name="tpu_dist join")
+        thread.start()
+        while thread.is_alive():
+            thread.join(_LOOK_SECONDS)
+            if thread.is_alive() and (dead := self._dead()):
+                raise RuntimeError(self._ended(dead))
+        if failed:
+            raise failed[0]
+
+    def _ended(self, ranks: list[int]) -> str:
+        return (
+            f"tpu_dist: rank {self.rank} waited in init_process_group; the process of rank {ranks[0]} has ended, or "
+            "was killed"
+        )
+
+    def _dead(self) -> list[int]:
+        """Ranks on this host whose process has ended."""
+        found = []
+        for r in range(self.size):
+            if self.store.check([f"process/{r}"]):
+                where, number = json.loads(self.store.get(f"process/{r}"))
+                if where == _namespace() and not _lives(number):
+                    found.append(r)
+        return found
+
+
+@functools.cache
+def _namespace() -> str:
+    """Where a process's number means something: this host, and no container with numbers of its own."""
+    with contextlib.suppress(OSError):
+        return _host() + os.readlink("/proc/self/ns/pid")
+    return _host()
+
+
+def _lives(process: int) -> bool:
+    """Whether it does; one that has ended and was not yet asked for by its parent does not."""
+    with contextlib.suppress(OSError, IndexError):
+        with open(f"/proc/{process}/stat") as f:
+            return f.read().rpartition(")")[2].split()[0] not in "ZX"
+    return os.path.isdir(f"/proc/{process}") or not os.path.isdir("/proc/self")
 
 
 def _host() -> str:
@@ -117,6 +182,30 @@ def join(store: Any, rank: int, size: int, timeout: datetime.timedelta) -> Clust
 
 
 _lifelines: list[socket.socket] = []  # open while this process lives
+_gone: set[int] = set()
+_heard = b""
+_listening = threading.Lock()
+
+
+def _hold(host: str, port: int, rank: int) -> None:
+    """Open the connection that says that this rank lives."""
+    line = socket.create_connection((host, port))
+    line.sendall(b"%d\n" % rank)
+    line.setblocking(False)
+    _lifelines.append(line)
+
+
+def gone() -> frozenset[int]:
+    """The ranks whose process has ended, however it did."""
+    global _heard
+    with _listening:
+        for line in _lifelines:
+            with contextlib.suppress(OSError):
+                while said := line.recv(4096):
+                    _heard += said
+        *whole, _heard = _heard.split(b"\n")
+        _gone.update(map(int, filter(None, whole)))
+        return frozenset(_gone)
 
 
 def _connect(exchange: _Exchange, one_host: bool) -> None:
@@ -125,10 +214,10 @@ def _connect(exchange: _Exchange, one_host: bool) -> None:
     if exchange.rank == 0:
         host = LOOPBACK if one_host else os.environ.get("MASTER_ADDR") or socket.gethostname()
         address = [host, *_start_service(LOOPBACK if one_host else "[::]", exchange.size)]
-        _lifelines.append(socket.create_connection((host, address[2])))
+        _hold(host, address[2], exchange.rank)
     host, port, lifeline = exchange.from_first("coordinator", address)
     if exchange.rank != 0:
-        _lifelines.append(socket.create_connection((host, lifeline)))
+        _hold(host, lifeline, exchange.rank)
     client = _jax.get_distributed_runtime_client(
         f"{host}:{port}",
         exchange.rank,
@@ -137,7 +226,7 @@ def _connect(exchange: _Exchange, one_host: bool) -> None:
         shutdown_on_destruction=False,
         use_compression=True,
     )
-    client.connect()
+    exchange.during(client.connect)
     state = distributed.global_state
     state.client, state.process_id, state.num_processes = client, exchange.rank, exchange.size
     state.coordinator_address = f"{host}:{port}"

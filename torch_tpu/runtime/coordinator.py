@@ -5,11 +5,13 @@ which may fail or end first, but here; and this process ends when the last rank 
 tells however it went.
 
 Arguments: the host to listen on, the number of ranks, seconds of a heartbeat's timeout. Prints two ports: the
-service's, and the one that each rank connects to and keeps open.
+service's, and the one that each rank connects to and keeps open. A rank says its number there, and is told the numbers
+of those that have gone.
 """
 
 from __future__ import annotations
 
+import contextlib
 import selectors
 import socket
 import sys
@@ -35,20 +37,41 @@ def serve(host: str, size: int, heartbeat: int) -> tuple[Any, int]:
 
 
 def wait_for_the_last(listener: socket.socket) -> None:
-    """Return when all that connected have gone."""
+    """Return when all that connected have gone; tell those that are left of each one that goes."""
+    numbers: dict[socket.socket, bytes] = {}
     with selectors.DefaultSelector() as selector:
         selector.register(listener, selectors.EVENT_READ)
-        alive = -1  # nobody has come yet
-        while alive:
+        begun = False
+        while numbers or not begun:
             for key, _ in selector.select():
                 if key.fileobj is listener:
-                    selector.register(listener.accept()[0], selectors.EVENT_READ)
-                    alive = max(alive, 0) + 1
+                    begun = True
+                    made = listener.accept()[0]
+                    numbers[made] = b""
+                    selector.register(made, selectors.EVENT_READ)
+                    continue
+                assert isinstance(key.fileobj, socket.socket)
+                said = _said(key.fileobj)
+                if said:
+                    numbers[key.fileobj] += said
                 else:
-                    assert isinstance(key.fileobj, socket.socket)
                     selector.unregister(key.fileobj)
+                    gone = numbers.pop(key.fileobj)
                     key.fileobj.close()
-                    alive -= 1
+                    for other in numbers:
+                        _tell(other, gone)
+
+
+def _said(s: socket.socket) -> bytes:
+    try:
+        return s.recv(64)
+    except OSError:  # it was ended, not closed
+        return b""
+
+
+def _tell(s: socket.socket, number: bytes) -> None:
+    with contextlib.suppress(OSError):
+        s.sendall(number)
 
 
 def main() -> None:
