@@ -12,7 +12,7 @@ import dataclasses
 import itertools
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -21,7 +21,7 @@ import torch
 
 from torch_tpu.binding import tensor as binding_tensor
 from torch_tpu.binding.dispatcher import Operator
-from torch_tpu.eager import modes, refusals, views
+from torch_tpu.eager import constants, modes, refusals, views
 from torch_tpu.eager.spec import Kind, Param, Spec, arguments
 from torch_tpu.lowering import checks, dtypes, registry
 from torch_tpu.runtime import buffers, errors, launch, platform, programs, scalars
@@ -44,6 +44,27 @@ class Slot:
     dtype: torch.dtype
     mutated: bool
 
+    def read(self, array: Any, starts: Any) -> Any:
+        value = self.view.read(array, starts)
+        return value if value.shape == self.size else jax.numpy.broadcast_to(value, self.size)
+
+    def write(self, array: Any, value: Any, starts: Any) -> Any:
+        value = jax.numpy.broadcast_to(dtypes.cast(value, self.dtype), self.size)
+        if self.view.size == self.size:
+            return self.view.write(array, value, starts)
+        return self.view.write(array, self._last_written(array, value, starts), starts)
+
+    def _last_written(self, array: Any, value: Any, starts: Any) -> Any:
+        """Of elements that lie in one place, the last that the operator changed."""
+        old = self.view.read(array, starts)
+        for dim, (n, kept) in enumerate(zip(self.size, self.view.size, strict=True)):
+            if n == kept:
+                continue
+            same = (value == old) | ((value != value) & (old != old))
+            last = n - 1 - jax.numpy.argmin(jax.numpy.flip(same, dim), axis=dim, keepdims=True)
+            value = jax.numpy.take_along_axis(value, last, dim)
+        return value
+
 
 @dataclasses.dataclass(frozen=True)
 class Number:
@@ -58,6 +79,7 @@ class Plan:
     __slots__ = (
         "_programs",
         "call",
+        "constant",
         "device",
         "donatable",
         "factories",
@@ -94,12 +116,31 @@ class Plan:
         self.factories = tuple(binding_tensor.factory(m.size, m.stride, m.dtype, trace.device) for m in trace.outs)
         self.template = trace.template
         self.single = len(self.template) == 1 and not trace.mutated_slots and not spec.list_return
+        self.constant = self._constant()
         self._programs: dict[tuple[int, ...], programs.Program] = {}
         # The fast path of kernels: what to call, how to make the one result. Set once the program is known to
         # need nothing else.
         self.call: Callable[..., Any] | None = None
         self.made_as = self.layouts[0] if self.single else None
         self.make = self.factories[0].make if self.single else None
+
+    def _constant(self) -> constants.Constant | None:
+        trace = self.trace
+        if len(trace.mutated_slots) + len(trace.outs) != 1:
+            return None
+        if trace.outs:
+            return constants.of(self.spec, trace.bound, self.layouts[0], trace.outs[0].dtype)
+        slot = trace.slots[trace.mutated_slots[0]]
+        if not slot.view.whole or slot.view.dtype != slot.layout.dtype:
+            return None
+        return constants.of(self.spec, trace.bound, slot.layout, slot.dtype)
+
+    def _fill(self, constant: constants.Constant, numbers: Sequence[Any], targets: Sequence[Buffer]) -> Any:
+        array = constant.put(numbers, self.device)
+        if not targets:
+            return self.factories[0].make(Buffer(self.layouts[0], array))
+        targets[0].set(array, constant.layout)
+        return []
 
     def program(self, donate: tuple[int, ...]) -> programs.Program:
         found = self._programs.get(donate)
@@ -127,6 +168,8 @@ class Plan:
         Returns:
           A tensor, or a list of the new tensors (mutated parameters are the caller's to return).
         """
+        if self.constant is not None:
+            return self._fill(self.constant, numbers, targets)
         donate: tuple[int, ...] = ()
         for i in self.skipped:
             del arrays[i]
@@ -252,7 +295,7 @@ class Trace:
         """What the program's code depends on; see ``runtime.programs``."""
         spec = self.spec
         slots = tuple(
-            (s.param, s.layout.shape, str(s.layout.dtype), s.view.key, s.mutated, i in self.operand_slots)
+            (s.param, s.layout.shape, str(s.layout.dtype), s.view.key, s.mutated, i in self.operand_slots, s.size)
             for i, s in enumerate(self.slots)
         )
         static = tuple(
@@ -300,8 +343,7 @@ class Trace:
         key = jax.random.wrap_key_data(next(rest), impl="threefry2x32") if self.spec.lowering.rng else None
         starts = {i: next(rest) if self.slots[i].view.starts else None for i in self.operand_slots}
         values = [
-            s.view.read(raw[i], starts[i]) if i in raw and self._read(s) else _unread(s)
-            for i, s in enumerate(self.slots)
+            s.read(raw[i], starts[i]) if i in raw and self._read(s) else _unread(s) for i, s in enumerate(self.slots)
         ]
         inputs = {p.name for p in self.spec.params if not p.out}
         bound = {n: _resolve(v, values, numbers) for n, v in self.bound.items() if n in inputs}
@@ -316,9 +358,8 @@ class Trace:
         for at in self.written_order(donate):
             i, value = self.mutated_slots[at], written[at]
             s = self.slots[i]
-            value = jax.numpy.broadcast_to(dtypes.cast(value, s.dtype), s.size)
             base = raw[i] if i in raw else jax.numpy.zeros(s.layout.shape, s.layout.dtype)
-            laid.append(s.view.write(base, value, starts.get(i)))
+            laid.append(s.write(base, value, starts.get(i)))
         laid.extend(
             views.lay_out(r, o.size, o.stride, layout)
             for r, o, layout in zip(plain, self.outs, self.out_layouts, strict=True)
@@ -393,7 +434,8 @@ def _trace(spec: Spec, values: dict[str, Any], device: int) -> Trace:
     for p in spec.params:
         if p.name not in values or p.kind in (Kind.GENERATOR, Kind.DROPPED):
             continue
-        bound[p.name] = _bind(p, values[p.name], slots, numbers, wide)
+        overlaps = spec.name in _WRITE_EXPANDED and not values.get("accumulate")
+        bound[p.name] = _bind(p, values[p.name], slots, numbers, wide, overlaps)
     outs = [p.name for p in spec.params if p.out]
     results_given = bool(outs) and all(values.get(n) is not None for n in outs)
     if asked is None and spec.mutated and not results_given:
@@ -408,15 +450,15 @@ def _trace(spec: Spec, values: dict[str, Any], device: int) -> Trace:
     return Trace(spec, bound, tuple(slots), tuple(numbers), asked, device)
 
 
-def _bind(p: Param, value: Any, slots: list[Slot], numbers: list[Number], wide: bool) -> Any:
+def _bind(p: Param, value: Any, slots: list[Slot], numbers: list[Number], wide: bool, overlaps: bool) -> Any:
     if isinstance(value, torch.Tensor):
-        slots.append(_slot(p, value))
+        slots.append(_slot(p, value, overlaps))
         return _SlotRef(len(slots) - 1)
     if p.kind is Kind.TENSORS and value is not None:
         at = []
         for t in value:
             if t is not None:
-                slots.append(_slot(p, t))
+                slots.append(_slot(p, t, overlaps))
             at.append(None if t is None else len(slots) - 1)
         return _SlotRef(tuple(at))
     if p.kind is Kind.NUMBER and isinstance(value, (list, tuple)):
@@ -445,15 +487,25 @@ def number_dtype(value: Any, wide: bool) -> np.dtype:
     return np.dtype(np.complex128 if wide else np.complex64)
 
 
-def _slot(p: Param, t: torch.Tensor) -> Slot:
+# In place on expanded tensors: CPU writes with these, and refuses with all others.
+_WRITE_EXPANDED = frozenset({
+    "aten::fill_.Scalar", "aten::zero_", "aten::full.out", "aten::masked_fill_.Scalar", "aten::masked_fill_.Tensor",
+    "aten::index_put_", "aten::_index_put_impl_", "aten::index_fill_.int_Scalar", "aten::index_fill_.int_Tensor",
+})  # fmt: skip
+
+
+def _slot(p: Param, t: torch.Tensor, overlaps: bool) -> Slot:
     layout = binding_tensor.buffer_of(t).layout
     size, stride = tuple(t.shape), t.stride()
+    written = size
     if p.mutated and 0 not in size and any(n > 1 and step == 0 for n, step in zip(size, stride, strict=True)):
-        raise RuntimeError(
-            "unsupported operation: more than one element of the written-to tensor refers to a single memory location. "
-            "Please clone() the tensor before performing the operation."
-        )
-    view = views.solve(layout, size, stride, int(t.storage_offset()), dtypes.to_jax(t.dtype))
+        if not overlaps:
+            raise RuntimeError(
+                "unsupported operation: more than one element of the written-to tensor refers to a single memory "
+                "location. Please clone() the tensor before performing the operation."
+            )
+        written = tuple(1 if step == 0 else n for n, step in zip(size, stride, strict=True))
+    view = views.solve(layout, written, stride, int(t.storage_offset()), dtypes.to_jax(t.dtype))
     return Slot(p.name, view, layout, size, stride, t.dtype, p.mutated)
 
 
@@ -491,9 +543,10 @@ def _meta_tensor(t: torch.Tensor) -> torch.Tensor:
     return torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device="meta")
 
 
-def _as_meta(value: Any) -> Any:
+def _as_meta(value: Any, types: Mapping[torch.dtype, torch.dtype] | None = None) -> Any:
     if isinstance(value, torch.Tensor):
-        return _meta_tensor(value)
+        made = _meta_tensor(value)
+        return made.to(types[made.dtype]) if types and made.dtype in types else made
     if isinstance(value, (list, tuple)) and any(isinstance(v, torch.Tensor) for v in value):
         return [_as_meta(v) for v in value]
     return value
@@ -535,7 +588,7 @@ class Asked:
 
 def _ask_meta(spec: Spec, values: dict[str, Any]) -> Asked:
     asked = {
-        p.name: _as_meta(values[p.name])
+        p.name: _as_meta(values[p.name], spec.lowering.meta_types.get(p.name))
         for p in spec.params
         if p.name in values and p.kind is not Kind.GENERATOR and p.name not in ("pin_memory", "device")
     }

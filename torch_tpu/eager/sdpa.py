@@ -61,7 +61,7 @@ def scaled_dot_product_attention(
 ) -> torch.Tensor:
     """The kernel of ``aten::scaled_dot_product_attention``; calls operators on torch tensors, with autograd."""
     if attn_mask is not None:
-        if is_causal:
+        if is_causal and (dropout_p > 0 or not is_fusible(query, key, value, enable_gqa=enable_gqa)):  # as on CPU
             raise RuntimeError("scaled_dot_product_attention: Explicit attn_mask should not be set when is_causal=True")
         if attn_mask.dtype not in (torch.bool, torch.float32, query.dtype):
             raise RuntimeError(

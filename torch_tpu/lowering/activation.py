@@ -171,8 +171,10 @@ def elu_backward(
     return jnp.where(x <= 0, grad_output * input_scale * growth, grad_output * scale)
 
 
-@register("aten::celu", promote=Promotion.DEFAULT)
+@register("aten::celu", promote=Promotion.DEFAULT, own_types=["alpha"], specialize={"alpha": (0,)})
 def celu(self: Any, alpha: Any = 1.0) -> Any:
+    if isinstance(alpha, (int, float)) and alpha == 0:
+        raise RuntimeError("ZeroDivisionError: alpha cannot be 0 for CELU")
     return elu(self, alpha, jnp.ones((), self.dtype), 1 / alpha)
 
 

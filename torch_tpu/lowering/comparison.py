@@ -40,6 +40,9 @@ def bitwise_not(self: Any) -> Any:
     return ~self
 
 
+_SHIFTED = {"self": {torch.bool: torch.int64}}  # by a number; CPU has no shift of bool tensors by bool tensors
+
+
 def _out_of_bits(amount: Any, bits: int) -> Any:
     return (amount < 0) | (amount >= bits)
 
@@ -51,6 +54,7 @@ def _out_of_bits(amount: Any, bits: int) -> Any:
     "aten::__lshift__.Tensor",
     "aten::__lshift__.Scalar",
     promote=Promotion.DEFAULT,
+    meta_types=_SHIFTED,
 )
 def left_shift(self: Any, other: Any) -> Any:
     if not is_integer(self):
@@ -66,6 +70,7 @@ def left_shift(self: Any, other: Any) -> Any:
     "aten::__rshift__.Tensor",
     "aten::__rshift__.Scalar",
     promote=Promotion.DEFAULT,
+    meta_types=_SHIFTED,
 )
 def right_shift(self: Any, other: Any) -> Any:
     if not is_integer(self):
@@ -102,7 +107,10 @@ def logical_not(self: Any) -> Any:
     return ~truth(self)
 
 
-@register("aten::where.self", promote=Promotion.NO_OPMATH, own_types=("condition",))
+@register(
+    "aten::where.self", promote=Promotion.NO_OPMATH, own_types=("condition",),
+    meta_types={"condition": {torch.uint8: torch.bool}},
+)  # fmt: skip
 def where(condition: Any, self: Any, other: Any) -> Any:
     return jnp.where(truth(condition), self, other)
 

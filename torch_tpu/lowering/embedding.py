@@ -6,7 +6,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from torch_tpu.lowering.checks import index_in_range
+from torch_tpu.lowering.checks import index_in_range, require
 from torch_tpu.lowering.gather_scatter import (
     lowest,
     scatter_elements,
@@ -56,6 +56,15 @@ def _bags(indices: Any, offsets: Any) -> Any:
     return jnp.cumsum(starts[:n], dtype=jnp.int32) - 1
 
 
+def _check_offsets(offsets: Any, length: int) -> None:
+    first = "offsets[0] has to be 0, i.e., the first sequence in the mini-batch has to start from position 0. "
+    require(offsets[:1] != 0, offsets[:1], first + "However, got {value}", RuntimeError)
+    last = f"offsets[-1] can not be greater than input's length {length} but got offsets[-1] of {{value}}"
+    require(offsets[-1:] > length, offsets[-1:], last, RuntimeError)
+    less = offsets[1:] < offsets[:-1]
+    require(less, offsets[1:], "embedding_bag: offsets must not decrease, got {value} after a larger one", RuntimeError)
+
+
 @register("aten::_embedding_bag", "aten::_embedding_bag_forward_only", meta=True)
 def embedding_bag(
     weight: Any, indices: Any, offsets: Any, scale_grad_by_freq: bool = False, mode: int = SUM, sparse: bool = False,
@@ -63,7 +72,7 @@ def embedding_bag(
     *, meta: tuple[Meta, ...],
 ) -> tuple[Any, ...]:  # fmt: skip
     bags = meta[0].shape[0]
-    offsets = index_in_range(offsets, indices.shape[0] + 1, "embedding_bag offsets", negative=False)
+    _check_offsets(offsets, indices.shape[0])
     bag = _bags(indices, offsets[:bags])
     rows = widen_half(_rows(weight, indices, "embedding_bag"))
     if per_sample_weights is not None:

@@ -136,6 +136,9 @@ def linalg_svd(A: Any, full_matrices: bool = False, compute_uv: bool = True, dri
         v = jnp.eye(columns if full_matrices else inner, columns, dtype=A.dtype)
         u, v = (jnp.broadcast_to(x, (*A.shape[:-2], *x.shape)) for x in (u, v))
         return (u, values, v) if compute_uv else (_no(A), values, _no(A))
+    finite = jnp.all(jnp.isfinite(A), axis=(-2, -1))
+    message = "linalg.svd: The algorithm failed to converge because the input matrix contained non-finite values."
+    checks.require(~finite, finite, message, torch.linalg.LinAlgError)  # pyright: ignore[reportPrivateImportUsage]
     if not compute_uv:
         return _no(A), xla.svd(A, compute_uv=False), _no(A)
     return _svd(A, full_matrices)

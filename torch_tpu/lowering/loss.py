@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import torch
 from jax import lax
 
 from torch_tpu.lowering import checks, dtypes
@@ -127,6 +128,9 @@ def binary_cross_entropy_with_logits(
 # Negative log likelihood. Classes are dimension 1, or 0 where there is no batch.
 
 
+_BYTES = {"target": {torch.uint8: torch.int64}}  # uint8 targets: of nll_loss alone, CPU refuses those of nll_loss2d
+
+
 def _class_axis(x: Any) -> int:
     return 1 if x.ndim > 1 else 0
 
@@ -146,13 +150,14 @@ def _class_weight(target: Any, kept: Any, weight: Any, dtype: Any) -> Any:
 
 
 def _kept_targets(target: Any, ignore_index: int, classes: int) -> Any:
+    target = target.astype(jnp.int64)
     kept = target != ignore_index
     bad = kept & ((target < 0) | (target >= classes))
     checks.require(bad, target, f"nll_loss: target {{value}} is out of bounds for {classes} classes")
     return kept & ~bad
 
 
-@register("aten::nll_loss_forward", "aten::nll_loss2d_forward")
+@register("aten::nll_loss_forward", "aten::nll_loss2d_forward", meta_types=_BYTES)
 def nll_loss_forward(self: Any, target: Any, weight: Any, reduction: int, ignore_index: int) -> Any:
     scores, axis = _wide(self), _class_axis(self)
     kept = _kept_targets(target, ignore_index, self.shape[axis])
@@ -169,7 +174,7 @@ def nll_loss_forward(self: Any, target: Any, weight: Any, reduction: int, ignore
     return (total / total_weight if reduction == MEAN else total), total_weight
 
 
-@register("aten::nll_loss_backward", "aten::nll_loss2d_backward")
+@register("aten::nll_loss_backward", "aten::nll_loss2d_backward", meta_types=_BYTES)
 def nll_loss_backward(
     grad_output: Any, self: Any, target: Any, weight: Any, reduction: int, ignore_index: int, total_weight: Any
 ) -> Any:
@@ -235,10 +240,13 @@ def _multilabel_rows(scores: Any, target: Any, is_target: Any) -> Any:
     return jnp.sum(excess, axis=(1, 2)) / scores.shape[1]
 
 
+_OUT_OF_RANGE = "multilabel_margin_loss: argument #2 'target' is out of range, got {value}"
+
+
 @register("aten::multilabel_margin_loss_forward", meta=True)
 def multilabel_margin_loss(self: Any, target: Any, reduction: int, meta: tuple[Meta, ...]) -> Any:
     scores, target = _rows(_wide(self)), _rows(target)
-    checks.require((target < -1) | (target >= scores.shape[1]), target, "multilabel_margin_loss: bad target {value}")
+    checks.require((target < -1) | (target >= scores.shape[1]), target, _OUT_OF_RANGE, RuntimeError)
     valid = jnp.cumsum(target < 0, axis=1) == 0
     classes = jnp.arange(scores.shape[1], dtype=target.dtype)
     is_target = jnp.any((target[:, :, None] == classes) & valid[:, :, None], axis=1)

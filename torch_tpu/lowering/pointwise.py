@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from torch_tpu.lowering import complex_functions, dtypes
+from torch_tpu.lowering import checks, complex_functions, dtypes
 from torch_tpu.lowering.elements import is_complex, is_floating, is_integer, sign_bit
 from torch_tpu.lowering.registry import Meta, Promotion, register
 
@@ -98,33 +98,40 @@ def div(self: Any, other: Any) -> Any:
     return self / other
 
 
+def _divisor(x: Any) -> Any:
+    """An integer divisor, which must not be zero; of other types, any."""
+    if is_integer(x):
+        checks.require(x == 0, x, "ZeroDivisionError", RuntimeError)
+    return x
+
+
 @register("aten::div.Tensor_mode", "aten::div.Scalar_mode", promote=Promotion.DEFAULT, meta=True)
 def div_mode(self: Any, other: Any, rounding_mode: str | None, meta: tuple[Meta, ...]) -> Any:
     if rounding_mode is None:
         wide = dtypes.compute_type(meta[0].dtype)
         return dtypes.cast(self, wide) / dtypes.cast(other, wide)
     if rounding_mode == "trunc":
-        return truncated_quotient(self, other)
+        return truncated_quotient(self, _divisor(other))
     if rounding_mode == "floor":
-        return floor_quotient(self, other)
+        return floor_quotient(self, _divisor(other))
     raise NotImplementedError(f"div: rounding_mode must be None, 'trunc' or 'floor', got {rounding_mode!r}")
 
 
 @register("aten::floor_divide", "aten::floor_divide.Scalar", promote=Promotion.DEFAULT)
 def floor_divide(self: Any, other: Any) -> Any:
-    return floor_quotient(self, other)
+    return floor_quotient(self, _divisor(other))
 
 
 @register(
     "aten::remainder.Tensor", "aten::remainder.Scalar", "aten::remainder.Scalar_Tensor", promote=Promotion.DEFAULT
 )
 def remainder(self: Any, other: Any) -> Any:
-    return floor_remainder(self, other)
+    return floor_remainder(self, _divisor(other))
 
 
 @register("aten::fmod.Tensor", "aten::fmod.Scalar", promote=Promotion.DEFAULT)
 def fmod(self: Any, other: Any) -> Any:
-    return c_remainder(self, other)
+    return c_remainder(self, _divisor(other))
 
 
 def _binary_gcd_step(pair: tuple[Any, Any]) -> tuple[Any, Any]:

@@ -83,6 +83,7 @@ class Lowering:
     specialize: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
     own_types: frozenset[str] = frozenset()  # parameters that promotion leaves alone
     own_shapes: bool = False  # PyTorch's meta kernel is not asked
+    meta_types: Mapping[str, Mapping[torch.dtype, torch.dtype]] = dataclasses.field(default_factory=dict)
     type_of: str | None = None  # the parameter whose dtype the results have, whatever the meta kernel says
     by_columns: frozenset[int] = frozenset()  # results of an operator without a meta kernel that lie by columns
     # Of an operator that a user made of a JAX function (``torch_tpu.pallas``):
@@ -108,6 +109,7 @@ def register(
     specialize: Mapping[str, tuple[Any, ...]] | None = None,
     own_types: Iterable[str] = (),
     own_shapes: bool = False,
+    meta_types: Mapping[str, Mapping[torch.dtype, torch.dtype]] | None = None,
     type_of: str | None = None,
     by_columns: Iterable[int] = (),
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -126,6 +128,8 @@ def register(
       own_types: tensor parameters that promotion leaves alone (a mask, an index).
       own_shapes: shapes and dtypes of results are those that the function gives, since PyTorch's meta kernel refuses
         what its CPU kernel takes, or gives other shapes; the function checks its operands itself.
+      meta_types: parameter -> its types that PyTorch's CPU kernel takes and its meta kernel does not, and the type that
+        the meta kernel is asked about instead.
       type_of: a tensor parameter whose dtype all results have in eager, where the meta kernel gives them another.
       by_columns: results (by position) whose matrices lie column after column, for operators that PyTorch has no meta
         kernel for. Results that are vectors are not among them.
@@ -140,7 +144,8 @@ def register(
                 raise ValueError(f"{name}: a lowering is registered already, in {_TABLE[name].fn.__module__}")
             _TABLE[name] = Lowering(
                 name, fn, promote, rng, meta, wide, precision, frozenset(static), frozenset(operands),
-                dict(specialize or {}), frozenset(own_types), own_shapes, type_of, frozenset(by_columns),
+                dict(specialize or {}), frozenset(own_types), own_shapes, dict(meta_types or {}), type_of,
+                frozenset(by_columns),
             )  # fmt: skip
         return fn
 

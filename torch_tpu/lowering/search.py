@@ -85,6 +85,8 @@ def searchsorted(
     sorter: Any = None,
 ) -> Any:  # fmt: skip
     if sorter is not None:
+        outside = (sorter < 0) | (sorter >= sorter.shape[-1])
+        require(outside, sorter, "torch.searchsorted(): sorter index out of range, got {value}", RuntimeError)
         sorted_sequence = jnp.take_along_axis(sorted_sequence, sorter, -1, mode=IN_BOUNDS)
     return insertion_points(sorted_sequence, self, right or side == "right")
 

@@ -130,8 +130,23 @@ def neg(self: Any) -> Any:
 def frexp(self: Any) -> Any:
     wide = self.astype(jnp.promote_types(self.dtype, jnp.float32))
     if wide.dtype == jnp.float64:
-        return lax.platform_dependent(wide, tpu=_frexp_by_scaling, default=jnp.frexp)
-    return jnp.frexp(wide)
+        return lax.platform_dependent(wide, tpu=_frexp_by_scaling, default=_frexp_of_bits)
+    return _frexp_of_bits(wide)
+
+
+def _frexp_of_bits(x: Any) -> tuple[Any, Any]:
+    """From the number's bits: arithmetic may flush subnormal numbers to zero."""
+    kind, fraction = (jnp.int32, 23) if x.dtype == jnp.float32 else (jnp.int64, 52)
+    bias = jnp.finfo(x.dtype).maxexp - 1
+    bits = lax.bitcast_convert_type(x, kind)
+    digits, biased = bits & ((1 << fraction) - 1), (bits >> fraction) & (2 * bias + 1)
+    length = bits.dtype.itemsize * 8 - lax.clz(digits)  # of a subnormal number's digits
+    digits = jnp.where(biased == 0, digits << jnp.maximum(fraction + 1 - length, 0), digits)
+    exponent = jnp.where(biased == 0, length - fraction + 1 - bias, biased - bias + 1)
+    half = (digits & ((1 << fraction) - 1)) | jnp.asarray((bias - 1) << fraction, kind)
+    mantissa = lax.bitcast_convert_type(half | (bits & jnp.iinfo(kind).min), x.dtype)
+    regular = (bits & jnp.iinfo(kind).max != 0) & (biased != 2 * bias + 1)
+    return jnp.where(regular, mantissa, x), jnp.where(regular, exponent, 0).astype(jnp.int32)
 
 
 def _frexp_by_scaling(x: Any) -> tuple[Any, Any]:
