@@ -80,3 +80,11 @@ def test_results_without_a_meta_kernel_lie_by_columns():
         expected, got = f(a, b), f(a.to("tpu"), b.to("tpu"))
         pairs = [(got, expected)] if isinstance(expected, torch.Tensor) else zip(got, expected, strict=True)
         assert all(g.stride() == e.stride() for g, e in pairs)
+
+
+@pytest.mark.parametrize("function", [torch.linalg.eig, torch.linalg.eigvals])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.filterwarnings("ignore:.*has no lowering")
+def test_eigenvalues_of_what_is_not_finite(function, value):
+    with pytest.raises(RuntimeError, match="should not contain infs or NaNs"):
+        function(torch.full((2, 2), value).to("tpu"))
