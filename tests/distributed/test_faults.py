@@ -4,7 +4,6 @@ import pytest
 
 from .harness import start
 
-
 _SECONDS = 30  # in which the others end after the rank that does wrong, on a busy machine
 
 

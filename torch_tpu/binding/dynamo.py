@@ -6,6 +6,7 @@ not there. Contract tests: tests/contracts/test_dynamo.py.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +18,19 @@ def backend(module: Any, inputs: Sequence[Any], **kwargs: Any) -> Any:
     from torch_tpu.compile.backend import compile_graph
 
     return compile_graph(module, inputs, **kwargs)
+
+
+# Packages that run when an operator is called; what users call, and Dynamo may trace, is elsewhere.
+_NOT_TRACED = ("torch_tpu.distributed", "torch_tpu.eager", "torch_tpu.lowering", "torch_tpu.runtime")
+
+
+@functools.cache
+def leave_kernels_alone() -> None:
+    """Keep Dynamo from compiling this package's kernels where they run between graphs: in hooks, after a break."""
+    from torch._dynamo import trace_rules
+
+    for name in _NOT_TRACED:
+        trace_rules.add(name)
 
 
 def install() -> None:

@@ -18,6 +18,7 @@ from torch._guards import TracingContext
 from torch.fx import GraphModule
 
 from torch_tpu.binding import dispatcher
+from torch_tpu.binding.dynamo import leave_kernels_alone
 from torch_tpu.compile import errors, inline, operators, rewrite
 from torch_tpu.compile import options as compile_options
 from torch_tpu.compile.runner import Graph
@@ -40,6 +41,7 @@ def compile_graph(
     Raises:
       ValueError: an unknown mode or option.
     """
+    leave_kernels_alone()
     chosen = compile_options.options_of(mode, options)
     if not uses_tpu(module, inputs):
         return module.forward

@@ -137,9 +137,8 @@ def _namespace() -> str:
 
 def _lives(process: int) -> bool:
     """Whether it does; one that has ended and was not yet asked for by its parent does not."""
-    with contextlib.suppress(OSError, IndexError):
-        with open(f"/proc/{process}/stat") as f:
-            return f.read().rpartition(")")[2].split()[0] not in "ZX"
+    with contextlib.suppress(OSError, IndexError), open(f"/proc/{process}/stat") as f:
+        return f.read().rpartition(")")[2].split()[0] not in "ZX"
     return os.path.isdir(f"/proc/{process}") or not os.path.isdir("/proc/self")
 
 
