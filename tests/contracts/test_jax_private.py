@@ -97,3 +97,21 @@ def test_many_processes_join_by_a_client_and_gloo_s_collectives():
     assert {"factory"} <= {f.name for f in dataclasses.fields(xla_bridge._backend_factories["cpu"])}
     assert "collectives" in inspect.signature(xla_bridge.make_cpu_client).parameters
     assert callable(xla_bridge.backends_are_initialized)
+
+
+def test_a_tracer_knows_the_transpose_that_made_it():
+    """So that weights given transposed are multiplied as they lie."""
+    from torch_tpu.lowering import provenance
+
+    seen = []
+
+    def program(x):
+        seen.extend((x, provenance.before_transposes(jnp.transpose(x, (2, 0, 1)).T)))
+        seen.append(provenance.matrices(jnp.swapaxes(x, 1, 2)))
+        seen.append(provenance.matrices(jnp.swapaxes(jnp.swapaxes(x, 1, 2), -1, -2)))
+        return x
+
+    jax.jit(program)(jnp.ones((2, 3, 4)))
+    x, (before, order), turned, twice = seen
+    assert before is x and order == (1, 0, 2)
+    assert turned[0] is x and turned[1] and twice[0] is x and not twice[1]

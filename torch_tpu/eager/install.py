@@ -11,8 +11,9 @@ from typing import Any
 
 from torch_tpu.binding import dispatcher
 from torch_tpu.binding.registration import overriding, register, register_fallback
-from torch_tpu.eager import (  # unique: for what it declares
+from torch_tpu.eager import (  # fakes, unique: for what they declare
     copies,
+    fakes,  # noqa: F401
     fallback,
     foreach,
     kernels,

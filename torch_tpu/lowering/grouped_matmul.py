@@ -1,8 +1,9 @@
 """Grouped matrix products: a matrix an expert, rows (or columns, or the summed dimension) split by ``offs``.
 
-A loop goes over blocks of rows that never cross a group's end: the work is that of the rows there are plus at
-most one partly filled block a group, and no weight is copied or multiplied that has no rows. (XLA's own
-``ragged_dot`` is dense over all groups on a TPU.) The number of blocks is only known when the program runs.
+On a TPU bfloat16 and float32 take the project's Pallas kernels (``torch_tpu/ops/grouped_matmul``): XLA's own
+``ragged_dot`` multiplies every row by every expert there. Elsewhere, and for other types, a loop goes over blocks of
+rows that never cross a group's end: the work is that of the rows there are plus at most one partly filled block a
+group. Either way no weight is copied or multiplied that has no rows, nor transposed first where it is given transposed.
 """
 
 from __future__ import annotations
@@ -16,15 +17,17 @@ from jax import lax
 
 from torch_tpu.lowering import dtypes
 from torch_tpu.lowering.matmul import accumulator, contract, product
+from torch_tpu.lowering.provenance import matrices
 from torch_tpu.lowering.registry import register
+from torch_tpu.ops import grouped_matmul as kernels
 
-_SMALLEST_BLOCK, _LARGEST_BLOCK = 8, 256
+_LARGEST_BLOCK = 256
 
 
 def _block_size(rows: int, groups: int) -> int:
     """A power of two near the mean size of a group."""
     mean = max(rows // max(groups, 1), 1)
-    return min(max(1 << (mean - 1).bit_length(), _SMALLEST_BLOCK), _LARGEST_BLOCK)
+    return min(1 << (mean - 1).bit_length(), _LARGEST_BLOCK)
 
 
 def _for_each_block(ends: Any, block: int, body: Callable[[Any, Any, Any, Any], Any], state: Any) -> Any:
@@ -43,33 +46,52 @@ def _for_each_block(ends: Any, block: int, body: Callable[[Any, Any, Any, Any], 
     return lax.fori_loop(jnp.int32(0), last[-1], step, state)
 
 
-def grouped_rows(x: Any, weights: Any, ends: Any) -> Any:
-    """(rows, k) by (groups, k, n) -> (rows, n) in the accumulator's type; rows past the last end are 0.
+def _here(group: Any, *arrays: Any) -> tuple[Any, ...]:
+    """Arrays as they are, but tied to this turn of the loop: XLA:CPU has no slices of half types, and would otherwise
+    convert all experts' weights to float32, once, ahead of the loop."""
+    return lax.optimization_barrier((group, *arrays))
+
+
+def grouped_rows(x: Any, weights: Any, ends: Any, out_dtype: Any = None) -> Any:
+    """(rows, k) by (groups, k, n) -> (rows, n); rows past the last end are 0.
 
     Args:
       ends: int32[groups], the row where each group ends; ascending.
+      out_dtype: the type of the result; None for the accumulator's.
     """
     rows, (groups, k, n) = x.shape[0], weights.shape
-    out = jnp.zeros((rows, n), accumulator(x.dtype))
+    out_dtype = accumulator(x.dtype) if out_dtype is None else out_dtype
     if 0 in (rows, groups, k, n):
-        return out
+        return jnp.zeros((rows, n), out_dtype)
+    if groups == 1:
+        mine = jnp.arange(rows, dtype=jnp.int32)[:, None] < ends[0]
+        return jnp.where(mine, product(x, weights[0]), 0).astype(out_dtype)
+    stored, transposed = matrices(weights)
+    if kernels.takes(x.dtype, (rows, groups, k, n)):
+        return kernels.rows(x, stored, ends, transposed=transposed, out_dtype=out_dtype)
     block = _block_size(rows, groups)
     x = jnp.pad(x, ((0, block), (0, 0)))
+    out = jnp.zeros((rows + block, n), accumulator(x.dtype))
 
     def body(group: Any, start: Any, valid: Any, out: Any) -> Any:
-        y = product(lax.dynamic_slice_in_dim(x, start, block), weights[group])
+        group, every = _here(group, stored)
+        matrix = lax.dynamic_index_in_dim(every, group, 0, keepdims=False)
+        y = contract(lax.dynamic_slice_in_dim(x, start, block), matrix, (1,), (1 if transposed else 0,))
         # Blocks go in ascending order: what is written past this group's end is overwritten by the next one.
         return lax.dynamic_update_slice_in_dim(out, jnp.where(valid[:, None], y, 0), start, 0)
 
-    return _for_each_block(ends, block, body, jnp.pad(out, ((0, block), (0, 0))))[:rows]
+    return _for_each_block(ends, block, body, out)[:rows].astype(out_dtype)
 
 
-def grouped_sum(a: Any, b: Any, ends: Any) -> Any:
+def grouped_sum(a: Any, b: Any, ends: Any, out_dtype: Any = None) -> Any:
     """(rows, m) and (rows, n) -> (groups, m, n): the product over each group's own rows."""
     rows, groups = a.shape[0], ends.shape[0]
-    out = jnp.zeros((groups, a.shape[1], b.shape[1]), accumulator(a.dtype))
-    if rows == 0 or out.size == 0:
-        return out
+    shape = (groups, a.shape[1], b.shape[1])
+    out_dtype = accumulator(a.dtype) if out_dtype is None else out_dtype
+    if rows == 0 or 0 in shape:
+        return jnp.zeros(shape, out_dtype)
+    if kernels.takes(a.dtype, (rows, *shape)):
+        return kernels.total(a, b, ends, out_dtype=out_dtype)
     block = _block_size(rows, groups)
     a, b = (jnp.pad(x, ((0, block), (0, 0))) for x in (a, b))
 
@@ -78,7 +100,7 @@ def grouped_sum(a: Any, b: Any, ends: Any) -> Any:
         left, right = (jnp.where(valid[:, None], lax.dynamic_slice_in_dim(x, start, block), 0) for x in (a, b))
         return out.at[group].add(contract(left, right, (0,), (0,)), mode="promise_in_bounds")
 
-    return _for_each_block(ends, block, body, out)
+    return _for_each_block(ends, block, body, jnp.zeros(shape, accumulator(a.dtype))).astype(out_dtype)
 
 
 def _check(self: Any, mat2: Any, offs: Any, bias: Any) -> None:
@@ -115,14 +137,20 @@ def grouped_mm(
 ) -> Any:  # fmt: skip
     """The four forms of ``_grouped_mm``, for every dtype that matmul takes (the meta kernel knows bfloat16 alone)."""
     _check(self, mat2, offs, bias)
-    return _grouped(self, mat2, offs).astype(self.dtype if out_dtype is None else dtypes.to_jax(out_dtype))
+    return _grouped(self, mat2, offs, self.dtype if out_dtype is None else dtypes.to_jax(out_dtype))
 
 
-def _grouped(self: Any, mat2: Any, offs: Any) -> Any:
+def _grouped(self: Any, mat2: Any, offs: Any, dtype: Any) -> Any:
     if self.ndim == 3 and mat2.ndim == 3:
-        return product(self, mat2)
+        return product(self, mat2).astype(dtype)
     if self.ndim == 2 and mat2.ndim == 3:
-        return grouped_rows(self, mat2, offs)
+        return grouped_rows(self, mat2, offs, dtype)
     if self.ndim == 3 and mat2.ndim == 2:
-        return grouped_rows(mat2.T, jnp.swapaxes(self, 1, 2), offs).T
-    return grouped_sum(self.T, mat2, offs)
+        return grouped_rows(_turned(mat2), _turned(self), offs, dtype).T
+    return grouped_sum(_turned(self), mat2, offs, dtype)
+
+
+def _turned(x: Any) -> Any:
+    """The last two dimensions exchanged; what was given transposed is taken as it was before."""
+    stored, transposed = matrices(x)
+    return stored if transposed else jnp.swapaxes(x, -1, -2)
