@@ -81,7 +81,9 @@ def _are_likely(model: Any, given: dict[str, Any], tokens: torch.Tensor, top_k: 
         logits = model(**whole).logits[:, -new - 1 : -1]
     least = logits.topk(top_k).values[..., -1]
     chosen = logits.gather(-1, tokens[:, -new:, None])[..., 0]
-    if not bool((chosen >= least - 1e-3).all()):
+    likely, rules = chosen >= least - 1e-3, model.generation_config
+    drawn = slice(rules.forced_bos_token_id is not None, -1 if rules.forced_eos_token_id is not None else None)
+    if not bool(likely[:, drawn].all()):
         raise Different(f"a token that is not among the {top_k} likeliest was drawn")
 
 
