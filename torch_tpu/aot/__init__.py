@@ -10,6 +10,7 @@
 ``trace``      fake tensors in their places; AOTAutograd's graphs
 ``program``    a graph as StableHLO, with donation
 ``compiler``   libtpu in a process of its own (``worker``)
+``kernels``    Pallas kernels: their VMEM, and the compiler's errors with their lines
 ``hlo``        reading the compiled module: aliases, FLOPs, HBM traffic
 ``report``     the figures; ``table`` and ``page`` show them
 ``plan``       ``compile``; ``models`` has the presets of ``torch-tpu plan``
@@ -17,7 +18,8 @@
 """
 
 from torch_tpu.aot.chips import CHIPS, TOPOLOGIES, Topology
-from torch_tpu.aot.compiler import CompilerError, LibtpuMissingError
+from torch_tpu.aot.errors import CompilerError, LibtpuMissingError
+from torch_tpu.aot.kernels import Kernel
 from torch_tpu.aot.plan import compile
 from torch_tpu.aot.report import Operation, ProgramReport, Report
 from torch_tpu.aot.sharding import Shardings
@@ -29,6 +31,6 @@ def topologies() -> list[str]:
 
 
 __all__ = [
-    "CHIPS", "TOPOLOGIES", "CompilerError", "LibtpuMissingError", "Operation", "ProgramReport", "Report", "Shardings",
-    "Topology", "compile", "topologies",
+    "CHIPS", "TOPOLOGIES", "CompilerError", "Kernel", "LibtpuMissingError", "Operation", "ProgramReport", "Report",
+    "Shardings", "Topology", "compile", "topologies",
 ]  # fmt: skip

@@ -3,7 +3,8 @@
 Figures are those of Google's public documentation, Cloud TPU > "TPU architecture" > the page of each version (v4, v5e,
 v5p, v6e, TPU7x), table "System specifications": peak compute per chip, HBM capacity and bandwidth per chip,
 inter-chip interconnect (ICI) bandwidth per chip. ``usable`` is what libtpu 0.0.42 lets a program have of a device's
-HBM, from the words with which it refuses one that is too large.
+HBM, from the words with which it refuses one that is too large. ``vmem`` is per TensorCore, as JAX's table of chips
+has it (``jax.experimental.pallas.tpu.get_tpu_info_for_chip``).
 
 A slice is named by its TensorCores for v4, v5p and v7x and by its chips for v5e and v6e, as Google does: v5p-8 is four
 chips. libtpu names it by its shape in chips: ``v5p:2x2x1``.
@@ -15,6 +16,7 @@ import dataclasses
 import math
 
 GIB = 1 << 30
+MIB = 1 << 20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,6 +32,7 @@ class Chip:
     ici_bandwidth: float
     devices: int  # how many devices JAX sees in it
     usable: int  # bytes of HBM that a program may have on one device
+    vmem: int  # bytes of on-chip memory that a kernel may have
     cores_in_name: int  # how many a chip counts in a slice's name
     shapes: tuple[str, ...]  # of slices, in chips
 
@@ -53,12 +56,12 @@ _MESH = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
 CHIPS = {
     chip.name: chip
     for chip in (
-        Chip("v4", "v4", 32 * GIB, 275e12, 275e12, 1228e9, 300e9, 2, int(15.25 * GIB), 2, _TORUS),
-        Chip("v5e", "v5e", 16 * GIB, 197e12, 393e12, 819e9, 200e9, 1, int(15.75 * GIB), 1, _MESH),
-        Chip("v5p", "v5p", 95 * GIB, 459e12, 918e12, 2765e9, 600e9, 1, int(95.74 * GIB), 2, _TORUS),
-        Chip("v6e", "v6e", 32 * GIB, 918e12, 1836e12, 1638e9, 448e9, 1, int(31.25 * GIB), 1, _MESH),
+        Chip("v4", "v4", 32 * GIB, 275e12, 275e12, 1228e9, 300e9, 2, int(15.25 * GIB), 16 * MIB, 2, _TORUS),
+        Chip("v5e", "v5e", 16 * GIB, 197e12, 393e12, 819e9, 200e9, 1, int(15.75 * GIB), 128 * MIB, 1, _MESH),
+        Chip("v5p", "v5p", 95 * GIB, 459e12, 918e12, 2765e9, 600e9, 1, int(95.74 * GIB), 64 * MIB, 2, _TORUS),
+        Chip("v6e", "v6e", 32 * GIB, 918e12, 1836e12, 1638e9, 448e9, 1, int(31.25 * GIB), 128 * MIB, 1, _MESH),
         # An int8 rate of TPU7x is not documented; that of bf16 is a bound for it from below.
-        Chip("v7x", "tpu7x", 192 * GIB, 2307e12, 2307e12, 7380e9, 1200e9, 2, int(94.75 * GIB), 2, _TORUS),
+        Chip("v7x", "tpu7x", 192 * GIB, 2307e12, 2307e12, 7380e9, 1200e9, 2, int(94.75 * GIB), 64 * MIB, 2, _TORUS),
     )
 }
 

@@ -15,7 +15,9 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from torch_tpu.aot import kernels
 from torch_tpu.aot.chips import Topology
+from torch_tpu.aot.errors import CompilerError, LibtpuMissingError
 from torch_tpu.aot.program import Program
 
 # libtpu is asked for no device, and other processes may have it loaded.
@@ -27,21 +29,14 @@ _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _SIZE = r"([0-9.]+)([KMGT]?)(?:iB|B)?"
 
 
-class LibtpuMissingError(ImportError):
-    """libtpu, which compiles for TPUs, is not installed."""
-
-
-class CompilerError(RuntimeError):
-    """libtpu refused a program for another reason than memory, or ended its process."""
-
-
 @dataclasses.dataclass(frozen=True)
 class OutOfMemory:
-    """The compiler's refusal: bytes per device. ``required`` is None where it does not say."""
+    """The compiler's refusal: bytes of HBM per device. ``required`` is None where it does not say."""
 
     required: int | None
     available: int | None
     message: str
+    kernel: kernels.Kernel | None = None  # whose blocks are too large for VMEM, where it is this that is short
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,12 +110,15 @@ def _read(
         raise CompilerError(_ended(program, topology, done))
     result = json.loads(file.read_text())
     if "error" in result:
-        refusal = out_of_memory(result["error"])
+        error = result["error"]
+        kernel = kernels.too_large(error, program.kernels, topology.chip)
+        if kernel is not None:
+            return OutOfMemory(None, None, error, kernel)
+        refusal = out_of_memory(error)
         if refusal is not None:
             return refusal
-        raise CompilerError(
-            f"libtpu does not compile the {program.name} program for {topology.name}: {result['error']}"
-        )
+        reason = kernels.explained(error, program.kernels) or error
+        raise CompilerError(f"libtpu does not compile the {program.name} program for {topology.name}: {reason}")
     memory, cost = result["memory"], result["cost"]
     return Compiled(
         result["seconds"], memory["argument"], memory["output"], memory["alias"], memory["temp"],

@@ -153,11 +153,25 @@ class Module:
         yield from fetched.values()
 
     def _cost(self, i: Instruction, within: Computation, times: int) -> Cost:
+        if i.attribute("custom_call_target") == '"tpu_custom_call"':
+            return self._kernel_cost(i, within, times)
         products = list(self._products(i, within))
         flops = sum(f for _, f, _ in products)
         dtype = max(products, key=lambda p: p[1])[0] if products else ""
         label = max(products, key=lambda p: p[1])[2] if products else _label(i)
         return Cost(i.name, i.opcode, label, dtype, flops, self._hbm_bytes(i, within), _ici_bytes(i), times)
+
+    def _kernel_cost(self, i: Instruction, within: Computation, times: int) -> Cost:
+        """A Pallas kernel: its own estimate, where it has one; else each operand is read once, each result written."""
+        estimate = {k: float(v) for k, v in re.findall(r'"(flops|bytes_accessed)":"?(\d+)', i.attributes)}
+        arrays = [a for n in i.operands if n in within.instructions for a in within.instructions[n].result]
+        nbytes = self._hbm_bytes(i, within)
+        if nbytes and estimate.get("bytes_accessed"):
+            nbytes = int(estimate["bytes_accessed"])
+        flops = estimate.get("flops", 0.0)
+        floats = [a for a in arrays if a.dtype[0] in "fb"]
+        dtype = max(floats, key=lambda a: a.nbytes).dtype if floats else "bf16"
+        return Cost(i.name, i.opcode, f"kernel {_label(i)}", dtype if flops else "", flops, nbytes, 0, times)
 
     # Products --------------------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from torch_tpu.aot.program import Program, lower
 from torch_tpu.aot.sharding import Shardings, partitioning
 from torch_tpu.aot.state import BUFFERS, OPTIMIZER, WEIGHTS
 from torch_tpu.aot.trace import Tracer
+from torch_tpu.runtime import interpretation
 
 _STATE = (WEIGHTS, BUFFERS, OPTIMIZER)
 
@@ -62,7 +63,8 @@ def compile(
     where = find_topology(topology)
     require_libtpu()
     args = tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
-    programs = capture(model, args, kwargs or {}, train=train, loss=loss, optimizer=optimizer)
+    with interpretation.lowering_for("tpu", where.chip.name):
+        programs = capture(model, args, kwargs or {}, train=train, loss=loss, optimizer=optimizer)
     reports = compile_all(programs, where, shardings, compiler_options)
     name = (
         title

@@ -6,9 +6,11 @@ graph only hands through (a parameter that backward needs, a view of one) is no 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -16,6 +18,8 @@ import numpy as np
 import torch
 from torch.fx import Node
 
+from torch_tpu.aot.errors import CompilerError
+from torch_tpu.aot.kernels import Source, line_of, sources
 from torch_tpu.aot.trace import Captured, placeholders, source_of, written
 from torch_tpu.compile.evaluate import Context, constants_of, evaluate
 from torch_tpu.compile.runner import draws
@@ -44,6 +48,7 @@ class Program:
     donated: tuple[int, ...]  # operands that are overwritten in place: results 0, 1, ... are their new values
     exported: bytes
     matrix_flops: float  # of products and convolutions, before the compiler
+    kernels: tuple[Source, ...] = ()
 
 
 def lower(captured: Captured) -> Program:
@@ -51,8 +56,10 @@ def lower(captured: Captured) -> Program:
     graph = _Graph(captured)
     with jax.enable_x64(True):
         jitted = jax.jit(graph.body, donate_argnums=graph.donated, keep_unused=True)
-        flops = matrix_flops(jitted.trace(*graph.avals).jaxpr.jaxpr)
-        exported = jax.export.export(jitted, platforms=("tpu",))(*graph.avals)
+        jaxpr = jitted.trace(*graph.avals).jaxpr.jaxpr
+        flops, found = matrix_flops(jaxpr), tuple(sources(jaxpr))
+        with _naming_kernels(captured.name, found):
+            exported = jax.export.export(jitted, platforms=("tpu",))(*graph.avals)
         blob = bytes(exported.serialize())
     results = tuple(
         Value(name, role, tuple(a.shape), str(np.dtype(a.dtype)), _nbytes(a))
@@ -62,7 +69,22 @@ def lower(captured: Captured) -> Program:
         Value(name, role, tuple(a.shape), str(np.dtype(a.dtype)), _nbytes(a))
         for name, role, a in zip(graph.names, graph.roles, graph.avals, strict=True)
     )
-    return Program(captured.name, operands, results, graph.donated, blob, flops)
+    return Program(captured.name, operands, results, graph.donated, blob, flops, found)
+
+
+@contextlib.contextmanager
+def _naming_kernels(name: str, known: Sequence[Source]) -> Iterator[None]:
+    """What JAX does not translate for a TPU in a kernel is an error with the kernel's line."""
+    try:
+        yield
+    except Exception as e:
+        where = line_of(e)
+        if not known or not where:
+            raise
+        reason = re.sub(r"\.? Please file (?:an issue|a bug) at \S+", "", str(e))
+        raise CompilerError(
+            f"JAX does not translate the {name} program for TPUs: {reason}\n  in the Pallas kernel at {where}"
+        ) from e
 
 
 class _Graph:
@@ -149,9 +171,15 @@ def matrix_flops(jaxpr: Any) -> float:
             total += 2.0 * math.prod(eqn.outvars[0].aval.shape) * window
         inner = [matrix_flops(j) for j in _jaxprs(list(eqn.params.values()))]
         if inner:
-            times = eqn.params.get("length", 1) if eqn.primitive.name == "scan" else 1
+            times = eqn.params.get("length", 1) if eqn.primitive.name == "scan" else _steps(eqn)
             total += times * (max(inner) if eqn.primitive.name == "cond" else sum(inner))
     return total
+
+
+def _steps(eqn: Any) -> int:
+    """How often the body of a kernel runs; a dimension of the grid that is known when it runs counts once."""
+    grid = getattr(eqn.params.get("grid_mapping"), "grid", ())
+    return math.prod(n for n in grid if isinstance(n, int))
 
 
 def _jaxprs(values: Sequence[Any]) -> list[Any]:

@@ -14,9 +14,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from torch_tpu.aot import hlo
+from torch_tpu.aot import hlo, kernels
 from torch_tpu.aot.chips import Topology, smallest_slice
 from torch_tpu.aot.compiler import Compiled, OutOfMemory
+from torch_tpu.aot.kernels import Kernel
 from torch_tpu.aot.program import Program
 
 MEMORY_ORDER = (
@@ -65,6 +66,7 @@ class ProgramReport:
     copied: tuple[str, ...]  # overwritten operands that the compiled program does not alias
     largest: tuple[Operation, ...]
     message: str = ""
+    kernels: tuple[Kernel, ...] = ()  # Pallas kernels, with the VMEM that they take
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,6 +149,7 @@ def program_report(
         tuple(program.operands[i].name for i in program.donated if i in aliased),
         tuple(program.operands[i].name for i in program.donated if i not in aliased), tuple(largest[:_LARGEST]),
         "" if peak <= chip.usable else "the program itself fits, but not beside what else lies in the memory",
+        kernels.compiled(found.text, program.kernels, chip),
     )  # fmt: skip
 
 
@@ -173,6 +176,7 @@ def _refused(
         program.name, False, _ordered(memory), peak, available, found.required, program.matrix_flops,
         program.matrix_flops, nbytes, 0.0, 0.0, times["MXU"], times["HBM"], 0.0, seconds, seconds, _bound(times),
         _mfu(program.matrix_flops, seconds, topology), 0.0, (), (), (), found.message,
+        (found.kernel,) if found.kernel else (),
     )  # fmt: skip
 
 
@@ -254,7 +258,9 @@ def _advice(
     out = [
         f"{p.name}: {len(p.copied)} overwritten buffers are copied, not updated in place" for p in programs if p.copied
     ]
-    if all(p.fits for p in programs):
+    over_vmem = [k for p in programs for k in p.kernels if not k.fits]
+    out += [_smaller_blocks(k) for k in over_vmem]
+    if all(p.fits for p in programs) or (over_vmem and worst.peak_bytes <= worst.available_bytes):
         return out
     held = sorted(worst.memory.items(), key=lambda kv: -kv[1])
     name, size = held[0]
@@ -272,6 +278,14 @@ def _advice(
         out.append(f"no slice of {topology.chip.name} is large enough")
     out += [_REMEDIES[k] for k, v in held[:3] if k in _REMEDIES and v > 0.05 * worst.peak_bytes]
     return out
+
+
+def _smaller_blocks(k: Kernel) -> str:
+    blocks = f" ({'; '.join(k.blocks)})" if k.blocks else ""
+    return (
+        f"kernel {k.name}{f' ({k.where})' if k.where else ''} needs {k.vmem_bytes / 2**20:.2f} MiB of VMEM, of which "
+        f"there are {k.vmem_available / 2**20:.2f}{blocks}: make its blocks smaller"
+    )
 
 
 _REMEDIES = {

@@ -32,6 +32,8 @@ def seconds(s: float) -> str:
 def render(r: Report) -> str:
     on = f"one device of {r.topology}" if r.devices < r.chips else r.topology
     verdict = "fits" if r.fits else "does NOT fit"
+    if any(not k.fits for p in r.programs for k in p.kernels):
+        verdict = "a kernel does NOT fit in VMEM"
     lines = [
         f"{r.title}",
         f"{on}: {verdict} ({size(r.peak_bytes)} of {size(r.available_bytes)} per device, in {r.peak_program})",
@@ -72,6 +74,13 @@ def _program(p: ProgramReport) -> list[str]:
             f"    {o.count:>5} x {count(o.flops):>9} {size(o.hbm_bytes):>11} {seconds(o.seconds):>10} {o.bound}  "
             f"{o.label}"
             for o in p.largest[:6]
+        ]
+    if p.kernels:
+        lines.append("  kernels (count, VMEM, name, where):")
+        lines += [
+            f"    {k.count:>5} x {size(k.vmem_bytes):>11} of {size(k.vmem_available)}  {k.name}  {k.where}"
+            + ("" if k.fits else "  DOES NOT FIT")
+            for k in p.kernels
         ]
     if p.message and not p.fits:
         lines.append(f"  compiler: {p.message.splitlines()[0][:300]}")

@@ -38,8 +38,8 @@ from torch_tpu.export.errors import ExportError
 from torch_tpu.export.signature import Dim, Input, Output, Signature, constant
 from torch_tpu.export.structure import Structure
 from torch_tpu.lowering import checks, dtypes, registry
+from torch_tpu.runtime import interpretation, transfer
 from torch_tpu.runtime import platform as device_platform
-from torch_tpu.runtime import transfer
 
 _WEIGHTS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 _WRITTEN_WEIGHTS = {"PARAMETER_MUTATION", "BUFFER_MUTATION"}
@@ -165,8 +165,15 @@ class Function:
             return self._body(values, notes, weights, inputs, key)
 
         device_platform.start()  # or JAX would look for hardware that is not there, and complain
-        with jax.enable_x64(True), self._symbolic_errors(values), _without_source_lines():
-            return jax_export.export(jax.jit(program), platforms=[platform])(*self._operands(values)), notes
+        operands = self._operands(values)
+        with (
+            jax.enable_x64(True), self._symbolic_errors(values), _without_source_lines(),
+            interpretation.lowering_for(platform),
+        ):  # fmt: skip
+            function = jax.jit(program)
+            if platform != "tpu":
+                function = interpretation.storable(function, operands)
+            return jax_export.export(function, platforms=[platform])(*operands), notes
 
     def _operands(self, values: Mapping[Any, Any]) -> list[Any]:
         """What the program takes, without values."""

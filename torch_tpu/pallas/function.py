@@ -109,11 +109,13 @@ class JaxFunction:
         """Raises RuntimeError: a tensor is not on the device; names the parameter, and says what to do."""
         for p in self.signature.parameters:
             v = values.get(p.name)
-            for t in v if isinstance(v, (list, tuple)) else [v]:
+            several = isinstance(v, (list, tuple))
+            for i, t in enumerate(v if several else [v]):
                 if isinstance(t, torch.Tensor) and t.device.type not in ("tpu", "meta"):
+                    name = f"{p.name}[{i}]" if several else p.name
                     raise RuntimeError(
-                        f"{self.name}: parameter {p.name!r} is a tensor on {t.device}; the operator runs on tpu alone: "
-                        f'pass {p.name}.to("tpu")'
+                        f"{self.name}: parameter {name!r} is a tensor on {t.device}; the operator runs on tpu alone: "
+                        f'pass {name}.to("tpu")'
                     )
 
     # Tracing -------------------------------------------------------------------------------------------------------
@@ -265,4 +267,6 @@ def _stable(value: Any) -> Any:
 def _kind(value: Any) -> str:
     if isinstance(value, (tuple, list)):
         return f"a {type(value).__name__} of {len(value)}"
+    if hasattr(value, "shape"):
+        return f"an array of shape {tuple(value.shape)}"
     return f"{type(value).__name__} {value!r}" if isinstance(value, (int, float, str)) else type(value).__name__

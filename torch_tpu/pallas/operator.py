@@ -34,11 +34,12 @@ class JaxOp(CustomOpDef):
         self.register_fake(self._fake)
         self.register_vmap(self._vmap)
         self._batched: JaxOp | None = None
+        self._converts = any(p.given is not None for p in function.signature.parameters)
         self.__doc__ = getattr(function.fn, "__doc__", None)
         self.__name__ = getattr(function.fn, "__name__", name)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if not self.function.signature.converts:
+        if not self._converts:  # an attribute: Dynamo traces this
             return self._opoverload(*args, **kwargs)
         given, named = _converted(self.function.signature, args, kwargs)
         return self._opoverload(*given, **named)

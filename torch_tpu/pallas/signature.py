@@ -93,13 +93,6 @@ class Signature:
             texts.append(p.text)
         return f"({', '.join(texts)}) -> {self.result.schema}"
 
-    @functools.cached_property
-    def converts(self) -> bool:
-        return any(p.given is not None for p in self.parameters)
-
-    def parameter(self, name: str) -> Parameter:
-        return next(p for p in self.parameters if p.name == name)
-
 
 def signature_of(name: str, fn: Callable[..., Any]) -> Signature:
     """The signature of a function that becomes the operator ``name``.
@@ -158,6 +151,8 @@ def _parameter(name: str, p: inspect.Parameter, annotation: Any) -> Parameter:
         raise TypeError(f"jax_op {name}: parameter {p.name!r} is an array with a default; only None can be one")
     if given is not None:
         given = _naming(name, p.name, given)
+    if schema == "ScalarType":
+        taken = _with_default(p.default, given, taken)
     return Parameter(p.name, schema + ("?" if optional else ""), kind, keyword, p.default, given, taken)
 
 
@@ -167,6 +162,16 @@ def _naming(name: str, parameter: str, given: Callable[[Any], Any]) -> Callable[
             return None if value is None else given(value)
         except (ValueError, TypeError) as e:
             raise type(e)(f"{name}: parameter {parameter!r}: {e}") from None
+
+    return convert
+
+
+def _with_default(default: Any, given: Any, taken: Any) -> Callable[[Any], Any]:
+    """PyTorch's schemas have a default dtype as the number of its type."""
+
+    def convert(value: Any) -> Any:
+        dtype = given(default) if isinstance(value, int) else value
+        return dtype if taken is None else taken(dtype)
 
     return convert
 
@@ -238,7 +243,7 @@ def _literal(values: Sequence[Any]) -> _Type | None:
             raise ValueError(f"{value!r} is none of {', '.join(map(repr, values))}")
         return value
 
-    return _PLAIN[kinds.pop()], "static", one_of, None
+    return _PLAIN[kinds.pop()], "static", one_of, one_of
 
 
 def _member_name(kind: type[enum.Enum], value: Any) -> str:

@@ -173,27 +173,29 @@ def _answer_for_default_device() -> None:
 
 # Rewriting a program -------------------------------------------------------------------------------------------
 
-_KERNELS = frozenset({"pallas_call", "mpmd_map"})
+KERNELS = frozenset({"pallas_call", "mpmd_map"})
+"""JAX's operations that are a Pallas kernel."""
 
 
 def has_kernels(jaxpr: Any) -> bool:
     """Whether a program has a Pallas kernel that is to be compiled, at any depth."""
     return any(
-        _is_kernel(eqn) or any(has_kernels(j) for j in _inner(eqn.params.values())) for eqn in jaxpr.eqns
+        _is_kernel(eqn) or any(has_kernels(j) for j in inner_jaxprs(eqn.params.values())) for eqn in jaxpr.eqns
     )  # fmt: skip
 
 
 def _is_kernel(eqn: Any) -> bool:
-    if eqn.primitive.name not in _KERNELS or eqn.params.get("interpret", True):
+    if eqn.primitive.name not in KERNELS or eqn.params.get("interpret", True):
         return False
     written_for = type(eqn.params.get("compiler_params")).__module__
     return "mosaic_gpu" not in written_for and "triton" not in written_for
 
 
-def _inner(values: Any) -> Iterator[Any]:
+def inner_jaxprs(values: Any) -> Iterator[Any]:
+    """The programs among the parameters of an operation."""
     for v in values:
         if isinstance(v, (list, tuple)):
-            yield from _inner(v)
+            yield from inner_jaxprs(v)
         elif isinstance(v, jax_core.ClosedJaxpr):
             yield v.jaxpr
         elif isinstance(v, jax_core.Jaxpr):
@@ -204,6 +206,21 @@ def interpreted(closed: Any, chosen: Options) -> Callable[..., list[Any]]:
     """The program ``closed`` as a function of its operands, with its kernels interpreted."""
     rewritten = jax_core.ClosedJaxpr(_rewritten(closed.jaxpr, chosen.params()), closed.consts)
     return lambda *operands: jax_core.jaxpr_as_fun(rewritten)(*operands)
+
+
+def storable(jitted: Any, operands: Sequence[Any]) -> Any:
+    """A jitted function for a platform that is no TPU, in a form that another process can run: its kernels, if it has
+    any, are interpreted without callbacks."""
+    traced = jitted.trace(*operands)
+    if not has_kernels(traced.jaxpr.jaxpr):
+        return jitted
+    flat = interpreted(traced.jaxpr, Options(mode="plain"))
+    structure = jax.tree_util.tree_structure(traced.out_info)
+
+    def function(*arguments: Any) -> Any:
+        return jax.tree_util.tree_unflatten(structure, flat(*jax.tree_util.tree_leaves(arguments)))
+
+    return jax.jit(function)
 
 
 def _rewritten(jaxpr: Any, params: Any) -> Any:
@@ -218,11 +235,11 @@ def _rewritten_eqn(eqn: Any, params: Any) -> Any:
 
         effects = {*eqn.effects, *get_interpret_effects(params)}
         return eqn.replace(params={**eqn.params, "interpret": params}, effects=effects)
-    inner = list(_inner(eqn.params.values()))
+    inner = list(inner_jaxprs(eqn.params.values()))
     if not any(has_kernels(j) for j in inner):
         return eqn
-    changed = {k: _with_inner(v, params) for k, v in eqn.params.items()}
-    effects = eqn.effects.union(*(j.effects for j in _inner(changed.values())))
+    changed = {k: _withinner_jaxprs(v, params) for k, v in eqn.params.items()}
+    effects = eqn.effects.union(*(j.effects for j in inner_jaxprs(changed.values())))
     if eqn.primitive.name in ("custom_jvp_call", "custom_vjp_call"):
         # Derivatives are taken by now; as calls they would refuse a function with effects.
         called = {"call_jaxpr": changed["call_jaxpr"]}
@@ -230,9 +247,9 @@ def _rewritten_eqn(eqn: Any, params: Any) -> Any:
     return eqn.replace(params=changed, effects=effects)
 
 
-def _with_inner(value: Any, params: Any) -> Any:
+def _withinner_jaxprs(value: Any, params: Any) -> Any:
     if isinstance(value, (list, tuple)):
-        return type(value)(_with_inner(v, params) for v in value) if not hasattr(value, "_fields") else value
+        return type(value)(_withinner_jaxprs(v, params) for v in value) if not hasattr(value, "_fields") else value
     if isinstance(value, jax_core.ClosedJaxpr):
         return value.replace(jaxpr=_rewritten(value.jaxpr, params))
     return _rewritten(value, params) if isinstance(value, jax_core.Jaxpr) else value
