@@ -34,7 +34,7 @@ class Programs:
 
 
 def compiled(fn, *args):
-    """The function in one graph on tpu tensors, against itself on CPU tensors through gloo; its program's collectives."""
+    """The collectives of a function's one program on tpu tensors, which must equal itself on CPU tensors by gloo."""
     wanted = fn(*args)
     with Programs() as made:
         got = torch.compile(fn, fullgraph=True)(*on_tpu(list(args)))
@@ -146,12 +146,10 @@ class Gathered(nn.Module):
     def forward(self, x):
         from torch.distributed.tensor import Partial, Replicate
 
-        whole = {
-            name: getattr(self, f"p{i}")
-            .redistribute(placements=[Replicate()])
-            .to_local(grad_placements=[Partial("avg")])
-            for i, name in enumerate(self.names)
-        }
+        whole = {}
+        for i, name in enumerate(self.names):
+            gathered = getattr(self, f"p{i}").redistribute(placements=[Replicate()])
+            whole[name] = gathered.to_local(grad_placements=[Partial("avg")])
         return torch.func.functional_call(self.net[0], whole, (x,))
 
 

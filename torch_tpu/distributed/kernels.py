@@ -321,7 +321,8 @@ def _send(tensors: Tensors, pg: Any, dst: int, tag: int) -> Any:
     running = in_thread(work.wait)
     what = f"send of {tensors[0].dtype}[{tensors[0].numel()}] to rank {g.ranks[dst]}"
     ended = running.ended
-    return process_groups.Work(Operation(g, 0, what, tensors, ended.is_set, running.result, pause=ended.wait)).boxed()
+    operation = Operation(g, 0, what, tensors, ended.is_set, running.result, pause=ended.wait, peers=[g.ranks[dst]])
+    return process_groups.Work(operation).boxed()
 
 
 def _receive(tensors: Tensors, g: Group, src: int | None, tag: int) -> Any:
@@ -337,7 +338,16 @@ def _receive(tensors: Tensors, g: Group, src: int | None, tag: int) -> Any:
         values.write_host(tensors[0], values.from_bytes(row, tensors)[0])
 
     what = f"recv of {tensors[0].dtype}[{tensors[0].numel()}] from {who}"
-    operation = Operation(g, 0, what, tensors, running.ended.is_set, finish, pause=running.ended.wait)
+    operation = Operation(
+        g,
+        0,
+        what,
+        tensors,
+        running.ended.is_set,
+        finish,
+        pause=running.ended.wait,
+        peers=g.ranks if src is None else [g.ranks[src]],
+    )
     return process_groups.Work(operation).boxed()
 
 

@@ -47,6 +47,8 @@ class Operation:
       what: the operation in words, the same on every rank that runs the same.
       value: the result tensors.
       also: other groups of which it is an operation, each with its number there.
+      peers: the members, by their numbers in the world, that it waits for; None for all. Given for what only two
+        members take part in, which has no number.
     """
 
     def __init__(
@@ -60,9 +62,12 @@ class Operation:
         timeout: float | None = None,
         pause: Callable[[float], Any] | None = None,
         also: Sequence[tuple[Members, int]] = (),
+        peers: Sequence[int] | None = None,
     ):
         self.group, self.number, self.what, self.value = group, number, what, value
-        self._places: list[tuple[Members, int]] = [(group, number), *also]
+        # Where the ranks must stand together; two that send to each other may be anywhere.
+        self._places: list[tuple[Members, int]] = [(group, number), *also] if peers is None else []
+        self._peers = {r for g, _ in self._places for r in g.ranks} if peers is None else set(peers)
         self.error: BaseException | None = None
         self.source = -1
         self.timeout = timeout or group.timeout
@@ -147,8 +152,7 @@ class Operation:
 
     def _look_for_gone(self) -> None:
         """Raise where a member's process has ended a while ago. What it gave before may still be under way."""
-        ranks = {r for group, _ in self._places for r in group.ranks}
-        gone = sorted(ranks & cluster.gone())
+        gone = sorted(self._peers & cluster.gone())
         if not gone:
             self._gone_since = None
             return
@@ -161,20 +165,18 @@ class Operation:
 
     def _where(self) -> str:
         g = self.group
-        return (
-            f"tpu_dist: {self.what} (operation {self.number} of group {g.name!r}, ranks {g.ranks}) on rank "
-            f"{g.global_rank}"
-        )
+        number = f"operation {self.number} of " if self._places else ""
+        return f"tpu_dist: {self.what} ({number}group {g.name!r}, ranks {g.ranks}) on rank {g.global_rank}"
 
     def _missing(self) -> str:
         """The ranks that do not wait in this operation, and where they wait if they do."""
         missing = []
         for rank in range(self.group.size):
-            if rank == self.group.rank:
+            if rank == self.group.rank or self.group.ranks[rank] not in self._peers:
                 continue
             standing = board.current().standing(self.group.name, rank)
             name = f"rank {self.group.ranks[rank]}"
-            if standing is None:
+            if standing is None or not self._places:
                 missing.append(name)
             elif standing[0] < self.number:
                 missing.append(f"{name} (last seen waiting in operation {standing[0]}, {standing[1]})")

@@ -1,0 +1,201 @@
+"""Bodies that ``test_models`` runs on every rank: models of the libraries over several ranks equal one process."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+
+import torch
+import torch.distributed as dist
+from on_ranks import run_parts
+from on_ranks_compiled import Programs
+from on_ranks_training import begin
+
+RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+LAYERS = 2
+
+
+def saved(make, folder):
+    """A random model on the CPU, the same on every rank, and the folder that rank 0 has saved it in."""
+    torch.manual_seed(0)
+    found = make().eval()
+    if RANK == 0:
+        found.save_pretrained(folder)
+    dist.barrier()
+    return found
+
+
+def llama():
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    return LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=96, hidden_size=32, intermediate_size=64, num_hidden_layers=LAYERS, num_attention_heads=4,
+            num_key_value_heads=4, max_position_embeddings=128, bos_token_id=1, eos_token_id=2, pad_token_id=0,
+        )
+    )  # fmt: skip
+
+
+def qwen_moe():
+    from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
+
+    return Qwen3MoeForCausalLM(
+        Qwen3MoeConfig(
+            vocab_size=96, hidden_size=32, intermediate_size=64, moe_intermediate_size=16, num_hidden_layers=LAYERS,
+            num_attention_heads=4, num_key_value_heads=4, head_dim=8, num_experts=8, num_experts_per_tok=2,
+            max_position_embeddings=128, bos_token_id=1, eos_token_id=2, pad_token_id=0,
+        )
+    )  # fmt: skip
+
+
+IDS = torch.arange(3, 11)[None]
+
+
+def whole(p):
+    return p.full_tensor() if hasattr(p, "full_tensor") else p
+
+
+def three_steps(net, ids):
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3, foreach=False)
+    losses = []
+    for _ in range(3):
+        loss = net(input_ids=ids, labels=ids, use_cache=False).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses
+
+
+def same_training(net, wanted, ids=IDS):
+    """Forward, backward and three optimizer steps."""
+    got, expected = three_steps(net, ids.to("tpu")), three_steps(wanted, ids)
+    torch.testing.assert_close(torch.tensor(got), torch.tensor(expected), rtol=1e-5, atol=1e-5)
+    reference = dict(wanted.named_parameters())
+    for name, p in net.named_parameters():
+        torch.testing.assert_close(
+            whole(p).detach().cpu(), reference[name].detach(), rtol=1e-5, atol=1e-5, msg=lambda m, n=name: f"{n}: {m}"
+        )
+
+
+def decode(folder):
+    """Compiled tensor-parallel decoding: tokens equal, two all-reduces a layer, nothing gathered but the logits."""
+    from transformers import AutoModelForCausalLM
+    from transformers.distributed import DistributedConfig
+
+    wanted = saved(llama, folder)
+    net = AutoModelForCausalLM.from_pretrained(folder, distributed_config=DistributedConfig(tp_plan="auto")).eval()
+    assert net.model.layers[0].self_attn.q_proj.weight.to_local().shape[0] == 32 // SIZE
+    how = {"max_new_tokens": 6, "do_sample": False}
+    tokens = wanted.generate(IDS, **how)
+    with Programs() as made:
+        got = net.generate(IDS.to("tpu"), cache_implementation="static", **how)
+    assert got.tolist() == tokens.tolist()
+    (counts,) = made.counts()
+    # One more all-reduce for the embedding, which is split over its rows; the head's logits are gathered.
+    assert counts == {"all-reduce": 2 * LAYERS + 1, "all-gather": 1}, counts
+    (text,) = made.texts
+    (gather,) = [line for line in text.splitlines() if " all-gather(" in line]
+    shape = re.findall(r"= f32\[([0-9,]*)\]", gather)
+    assert [math.prod(map(int, s.split(","))) for s in shape] == [96], gather
+    with torch.no_grad():
+        torch.testing.assert_close(net(IDS.to("tpu")).logits.cpu(), wanted(IDS).logits, rtol=1e-5, atol=1e-5)
+
+
+def llama_training(folder):
+    from transformers import AutoModelForCausalLM
+    from transformers.distributed import DistributedConfig
+
+    wanted = saved(llama, folder)
+    net = AutoModelForCausalLM.from_pretrained(folder, distributed_config=DistributedConfig(tp_plan="auto"))
+    same_training(net, wanted)
+
+
+def whole_experts(net):
+    """How many experts this rank has."""
+    p = net.model.layers[0].mlp.experts.gate_up_proj
+    return (p.to_local() if hasattr(p, "to_local") else p).shape[0]
+
+
+def experts(folder):
+    from transformers import AutoModelForCausalLM
+    from transformers.distributed import DistributedConfig
+
+    wanted = saved(qwen_moe, folder)
+    net = AutoModelForCausalLM.from_pretrained(folder, distributed_config=DistributedConfig(ep_size=SIZE, tp_size=SIZE))
+    assert whole_experts(net) == 8 // SIZE
+    with torch.no_grad():
+        torch.testing.assert_close(net(IDS.to("tpu")).logits.cpu(), wanted(IDS).logits, rtol=1e-5, atol=1e-5)
+    same_training(net, wanted)
+
+
+def flux():
+    from diffusers import FluxTransformer2DModel
+
+    return FluxTransformer2DModel(
+        patch_size=1, in_channels=4, num_layers=1, num_single_layers=1, attention_head_dim=16, num_attention_heads=4,
+        joint_attention_dim=32, pooled_projection_dim=32, axes_dims_rope=(4, 4, 8),
+    )  # fmt: skip
+
+
+def flux_inputs():
+    g = torch.Generator().manual_seed(2)
+    return {
+        "hidden_states": torch.randn(1, 16, 4, generator=g),
+        "encoder_hidden_states": torch.randn(1, 8, 32, generator=g),
+        "pooled_projections": torch.randn(1, 32, generator=g),
+        "timestep": torch.tensor([0.7]),
+        "img_ids": torch.cartesian_prod(torch.zeros(1), torch.arange(4.0), torch.arange(4.0)),
+        "txt_ids": torch.zeros(8, 3),
+    }
+
+
+def images(folder):
+    """Diffusers' TensorParallelConfig: forward, backward and three steps of a small FLUX, eager and compiled."""
+    from diffusers import FluxTransformer2DModel, TensorParallelConfig
+
+    wanted = saved(flux, folder)
+    net = FluxTransformer2DModel.from_pretrained(folder, parallel_config=TensorParallelConfig(tp_degree=SIZE)).eval()
+    inputs = flux_inputs()
+    there = {k: v.to("tpu") for k, v in inputs.items()}
+    with torch.no_grad():
+        expected = wanted(**inputs).sample
+        torch.testing.assert_close(net(**there).sample.cpu(), expected, rtol=1e-5, atol=1e-5)
+        with Programs() as made:
+            got = torch.compile(net)(**there).sample
+        torch.testing.assert_close(got.cpu(), expected, rtol=1e-5, atol=1e-5)
+    (counts,) = made.counts()
+    assert set(counts) == {"all-reduce"}, counts
+    losses = []
+    for model, given in ((net, there), (wanted, inputs)):
+        # Not AdamW, whose first steps are the gradients' signs: it makes the last bit of a small one a step.
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, foreach=False)
+        losses.append([])
+        for _ in range(3):
+            loss = model(**given).sample.square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            losses[-1].append(loss.item())
+    torch.testing.assert_close(torch.tensor(losses[0]), torch.tensor(losses[1]), rtol=1e-5, atol=1e-5)
+    reference = dict(wanted.named_parameters())
+    for name, p in net.named_parameters():
+        torch.testing.assert_close(whole(p).detach().cpu(), reference[name].detach(), rtol=1e-5, atol=1e-5)
+
+
+PARTS = (decode, llama_training, experts, images)
+
+
+def everything(folder, *names):
+    begin()
+    parts = [_in(part, os.path.join(folder, part.__name__)) for part in PARTS]
+    run_parts(parts, names)
+
+
+def _in(part, folder):
+    def run():
+        part(folder)
+
+    run.__name__ = part.__name__
+    return run
