@@ -17,7 +17,7 @@ from jax import lax
 
 from torch_tpu.lowering import dtypes
 from torch_tpu.lowering.matmul import accumulator, contract, product
-from torch_tpu.lowering.provenance import matrices
+from torch_tpu.lowering.provenance import chosen, matrices
 from torch_tpu.lowering.registry import register
 from torch_tpu.ops import grouped_matmul as kernels
 
@@ -154,3 +154,27 @@ def _turned(x: Any) -> Any:
     """The last two dimensions exchanged; what was given transposed is taken as it was before."""
     stored, transposed = matrices(x)
     return stored if transposed else jnp.swapaxes(x, -1, -2)
+
+
+@register("aten::bmm", precision=True)
+def bmm(self: Any, mat2: Any) -> Any:
+    """A stack of products. Vectors by matrices that were chosen from a stack (the experts of tokens in decode, as
+    Transformers' "batched_mm" writes it) are a grouped product: no copy of a matrix is made for each vector."""
+    if self.dtype != mat2.dtype:
+        raise RuntimeError(f"expected m1 and m2 to have the same dtype, but got: {self.dtype} != {mat2.dtype}")
+    if jnp.issubdtype(self.dtype, jnp.floating):
+        if self.shape[1] == 1 and (found := chosen(mat2)) is not None:
+            return by_chosen(self[:, 0], *found)[:, None]
+        if mat2.shape[2] == 1 and (found := chosen(self)) is not None:
+            stack, index = found
+            return by_chosen(mat2[:, :, 0], jnp.swapaxes(stack, 1, 2), index)[:, :, None]
+    return product(self, mat2)
+
+
+def by_chosen(x: Any, stack: Any, index: Any) -> Any:
+    """(rows, k) by (groups, k, n) -> (rows, n): each row by the matrix of its index, in the accumulator's type."""
+    groups = stack.shape[0]
+    index = jnp.clip(index.astype(jnp.int32), 0, groups - 1)
+    order = jnp.argsort(index)
+    ends = jnp.sum(index[None, :] <= jnp.arange(groups, dtype=jnp.int32)[:, None], axis=1, dtype=jnp.int32)
+    return grouped_rows(x[order], stack, ends)[jnp.argsort(order)]

@@ -154,7 +154,7 @@ def _scaled_sum(self: Any, result: Any, beta: Any, alpha: Any) -> Any:
     return jnp.broadcast_to(self, jnp.broadcast_shapes(self.shape, result.shape)) + result
 
 
-@register("aten::mm", "aten::bmm", "aten::mv", "aten::_int_mm", precision=True)
+@register("aten::mm", "aten::mv", "aten::_int_mm", precision=True)
 def mm(self: Any, mat2: Any) -> Any:
     if self.dtype != mat2.dtype:
         raise RuntimeError(f"expected m1 and m2 to have the same dtype, but got: {self.dtype} != {mat2.dtype}")
