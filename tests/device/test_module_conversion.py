@@ -184,3 +184,12 @@ def test_lazy_modules_move_before_their_shapes_are_known():
     m(torch.ones(2, 3, 6, 6, device="tpu")).sum().backward()
     assert m[3].weight.shape == (2, 64) and m[3].weight.is_tpu and m[3].weight.grad is not None
     assert type(m[3]) is nn.Linear and m[1].running_mean.is_tpu
+
+
+def test_data_of_a_parameter_from_a_result_of_operators():
+    """What fully_shard does with a model on the host: the new value was made with gradients on."""
+    p = nn.Parameter(torch.ones(3))
+    p.data = p.to("tpu")
+    assert p.device.type == "tpu" and p.is_leaf and p.requires_grad
+    (p * 2).sum().backward()
+    assert p.grad.tolist() == [2, 2, 2]

@@ -332,12 +332,13 @@ def again(path):
     alone = [dist.new_group([r]) for r in range(SIZE)][RANK]
     dist.all_reduce(x, group=alone)
     assert x.tolist() == [SIZE * SIZE] * 2
-    try:
-        dist.split_group(split_ranks=[[r] for r in range(SIZE)])
-    except NotImplementedError as e:
-        assert "use torch.distributed.new_group" in str(e)
-    else:
-        raise AssertionError("split_group")
+    alone = dist.split_group(split_ranks=[[r] for r in range(SIZE)])
+    dist.all_reduce(x, group=alone)
+    assert x.tolist() == [SIZE * SIZE] * 2 and dist.get_process_group_ranks(alone) == [RANK]
+    both = dist.split_group(split_ranks=[list(range(SIZE))], group_desc="both")
+    dist.all_reduce(x, group=both)
+    assert x.tolist() == [SIZE**3] * 2 and both.group_desc == "both"
+    assert (dist.split_group(split_ranks=[[1]]) is None) == (RANK != 1)
     dist.barrier()
     dist.destroy_process_group()
 

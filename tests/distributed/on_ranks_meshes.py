@@ -124,15 +124,20 @@ def checkpoint(folder):
         torch.testing.assert_close(value.full_tensor().cpu(), wanted[name], rtol=0, atol=0)
 
 
-def offload_is_refused():
+def offload():
+    """FSDP2 of a model that is on the CPU, whose parameters stay there."""
     from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
 
-    try:
-        fully_shard(nn.Linear(4, 4).to("tpu"), offload_policy=CPUOffloadPolicy())
-    except NotImplementedError as e:
-        assert "CPUOffloadPolicy" in str(e)
-    else:
-        raise AssertionError("CPU offload")
+    for pin_memory in (False, True):
+        policy = CPUOffloadPolicy(pin_memory=pin_memory)
+        net = model()
+        for block in net:
+            fully_shard(block, offload_policy=policy)
+        fully_shard(net, offload_policy=policy)
+        losses = train(net, mine)
+        assert all(p.device.type == "cpu" for p in net.parameters())
+        state = {n: p.to("tpu").full_tensor() for n, p in net.state_dict().items()}
+        check(state, losses, f"offload {pin_memory}")
 
 
 def pipeline():
@@ -213,7 +218,7 @@ def attention():
             torch.testing.assert_close(p.grad.full_tensor().cpu(), leaf.grad, rtol=1e-5, atol=1e-5)
 
 
-PARTS = (redistribute, two_dimensions, two_groups_in_one_program, offload_is_refused, pipeline, attention, context)
+PARTS = (redistribute, two_dimensions, two_groups_in_one_program, offload, pipeline, attention, context)
 
 
 def everything(folder, *names):

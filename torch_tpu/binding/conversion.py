@@ -19,11 +19,13 @@ _PLAIN = {"tpu", "cpu"}
 
 
 def _crosses(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether one is on tpu and the other on the host, and both are plain strided tensors."""
+    """Whether one is on tpu and the other on the host, and both are plain strided tensors; ``a`` is the one that gets
+    the other's data, and no result of operators."""
     if a.device.type == b.device.type or {a.device.type, b.device.type} != _PLAIN:
         return False
     python = torch._C.DispatchKey.Python
-    return all(t.layout == torch.strided and t.is_leaf and not torch._C._dispatch_keys(t).has(python) for t in (a, b))
+    plain = all(t.layout == torch.strided and not torch._C._dispatch_keys(t).has(python) for t in (a, b))
+    return plain and a.is_leaf
 
 
 def _stale(*grads: Any) -> None:

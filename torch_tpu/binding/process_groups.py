@@ -7,7 +7,6 @@ group for every device, and the places that ask for the exact type would not kno
 
 from __future__ import annotations
 
-import copyreg
 import datetime
 import functools
 from collections.abc import Callable
@@ -42,9 +41,44 @@ def register(create: Callable[[Any, Any], Any]) -> None:
         return
     # With ``device_id`` given, ``new_group`` calls it on the ranks that are not in the new group; gloo has none.
     dist.ProcessGroupGloo.perform_nocolor_split = lambda self, device: None  # type: ignore[attr-defined]
-    copyreg.pickle(dist.ProcessGroupGloo._Options, _copied)  # type: ignore[attr-defined]
     dist.Backend.register_backend(NAME, create, extended_api=True, devices=[_DEVICE])
     _complete_configurations()
+    _split_by_new_groups()
+
+
+def _split_by_new_groups() -> None:
+    """``split_group`` of a group of this backend: its parts are made as new groups, by their members alone.
+
+    PyTorch's own asks the C++ backend that stands for the device to split itself, and a copy of gloo's options ends
+    the process.
+    """
+    from torch.distributed import distributed_c10d as c10d
+
+    original = c10d.split_group
+
+    @functools.wraps(original)
+    def split_group(
+        parent_pg: Any = None, split_ranks: list[list[int]] | None = None, timeout: Any = None, pg_options: Any = None,
+        group_desc: str | None = None, backend: Any = None,
+    ) -> Any:  # fmt: skip
+        parent = parent_pg or c10d._get_default_group()
+        if c10d.get_backend(parent) != NAME and NAME not in c10d.get_backend_config(parent):
+            return original(parent_pg, split_ranks, timeout, pg_options, group_desc, backend)
+        if not split_ranks or any(not part for part in split_ranks):
+            raise ValueError("split_ranks cannot be None or empty, and no part of it may be")
+        members = ranks_of(parent)
+        for part in split_ranks:
+            if len(set(part)) != len(part) or not all(0 <= r < len(members) for r in part):
+                raise ValueError(f"split_group: {part} are not ranks of a group of {len(members)}, each one once")
+        mine = next((sorted(part) for part in split_ranks if parent.rank() in part), None)
+        if mine is None:
+            return None
+        return c10d.new_group(
+            [members[r] for r in mine], timeout=timeout, backend=backend, pg_options=pg_options,
+            use_local_synchronization=True, group_desc=group_desc,
+        )  # fmt: skip
+
+    c10d.split_group = dist.split_group = split_group
 
 
 def _complete_configurations() -> None:
@@ -123,11 +157,6 @@ def gloo(store: Any, rank: int, size: int, timeout: datetime.timedelta, *, loopb
     create = dist.ProcessGroupGloo.create_device if loopback else dist.ProcessGroupGloo.create_default_device
     options._devices = [create(**host)]
     return dist.ProcessGroupGloo(store, rank, size, options)  # type: ignore[call-overload]
-
-
-def _copied(options: Any) -> Any:
-    """What ``split_group`` does with the options of the parent's backend. C++ ends the process on gloo's."""
-    raise NotImplementedError("tpu_dist: split_group is not supported; use torch.distributed.new_group")
 
 
 def backend_of(group: Any) -> Any:

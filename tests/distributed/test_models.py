@@ -1,0 +1,20 @@
+"""Transformers' and Diffusers' own ways to many devices, under the launcher's variables."""
+
+import os
+
+import pytest
+
+from .harness import run
+
+MORE = os.environ.get("TORCH_TPU_TEST_MORE", "0") != "0"
+long = pytest.mark.skipif(not MORE, reason="long: with TORCH_TPU_TEST_MORE=1")
+
+
+def test_compiled_tensor_parallel_decoding(tmp_path):
+    run("on_ranks_models", "everything", str(tmp_path), "decode", timeout=300)
+
+
+@long
+@pytest.mark.parametrize("part", ["llama_training", "experts", "images"])
+def test_models_over_ranks_equal_one_process(part, tmp_path):
+    run("on_ranks_models", "everything", str(tmp_path), part, timeout=600)
