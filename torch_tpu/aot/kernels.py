@@ -20,7 +20,7 @@ _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """A kernel as the model's code has it: ``where`` is its function and line."""
+    """A kernel as the model's code has it: ``where`` is the file and line of its function."""
 
     name: str
     where: str
@@ -49,8 +49,9 @@ def sources(jaxpr: Any) -> list[Source]:
     found: dict[tuple[str, str], Source] = {}
     for eqn in _kernel_calls(jaxpr):
         inner = eqn.params["jaxpr"]
-        where = getattr(inner.debug_info, "func_src_info", None) or ""
-        name = eqn.params.get("name") or where.partition(" ")[0]
+        said = getattr(inner.debug_info, "func_src_info", None) or ""  # "name at file:line"
+        function, _, where = said.partition(" at ")
+        name = eqn.params.get("name") or function
         estimate = eqn.params.get("cost_estimate")
         flops = float(getattr(estimate, "flops", 0) or 0)
         found.setdefault((name, where), Source(name, where, flops))

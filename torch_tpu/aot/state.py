@@ -16,11 +16,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
+from torch._library.custom_ops import CustomOpDef
 
 WEIGHTS, BUFFERS, CACHE, INPUTS, OPTIMIZER = "weights", "buffers", "cache", "inputs", "optimizer"
 
 _PLAIN = (str, bytes, int, float, complex, bool, type(None), torch.dtype, torch.device, torch.Size, type,
-          types.ModuleType, torch.Generator)  # fmt: skip
+          types.ModuleType, torch.Generator, torch.library.Library, CustomOpDef)  # fmt: skip
 
 
 @dataclasses.dataclass
@@ -203,8 +204,10 @@ def _refuse(value: Any) -> None:
 
 
 def _refill_dict(x: dict[Any, Any], before: dict[Any, Any]) -> None:
-    dict.clear(x)
-    dict.update(x, before)
+    # The class's own methods may do more; an OrderedDict's keep its order.
+    kind: Any = collections.OrderedDict if isinstance(x, collections.OrderedDict) else dict
+    kind.clear(x)
+    kind.update(x, before)
 
 
 def _refill_list(x: list[Any], before: list[Any]) -> None:
