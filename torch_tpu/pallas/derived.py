@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -26,12 +26,17 @@ def _extended(function: JaxFunction, suffix: str, more: Sequence[Parameter], res
     return JaxFunction(f"{function.name}_{suffix}", call, Signature((*own, *more), result), x64=function.x64)
 
 
+def _more(function: JaxFunction, name: str, schema: str, kind: Literal["arrays", "static"]) -> Parameter:
+    """A parameter behind the function's own; derived operators are derived from again, and names differ."""
+    return Parameter(f"torch_tpu_{name}_{len(function.signature.parameters)}", schema, kind, False, _EMPTY)
+
+
 # Batching ------------------------------------------------------------------------------------------------------------
 
 
 def batched(function: JaxFunction) -> JaxOp:
     """The operator under ``jax.vmap``: its last argument has the batched dimension of each array, -1 for none."""
-    more = [Parameter("torch_tpu_dims", "int[]", "static", False, _EMPTY)]
+    more = [_more(function, "dims", "int[]", "static")]
 
     def call(*values: Any) -> Any:
         *own, dims = values
@@ -87,10 +92,7 @@ def differentiate(op: JaxOp) -> None:
 
 
 def _pullback(function: JaxFunction) -> JaxFunction:
-    more = [
-        Parameter("torch_tpu_cotangents", "Tensor[]", "arrays", False, _EMPTY),
-        Parameter("torch_tpu_wanted", "int[]", "static", False, _EMPTY),
-    ]
+    more = [_more(function, "cotangents", "Tensor[]", "arrays"), _more(function, "wanted", "int[]", "static")]
 
     def call(*values: Any) -> list[Any]:
         *own, cotangents, wanted = values

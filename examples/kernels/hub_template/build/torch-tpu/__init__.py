@@ -5,6 +5,7 @@ import functools
 import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
+
 from torch_tpu._internal.pallas import jax_op
 
 _BLOCK = 64

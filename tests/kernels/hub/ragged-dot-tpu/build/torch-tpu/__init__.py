@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import tokamax
+
 from torch_tpu._internal.pallas import jax_op
 
 IMPLEMENTATION = "mosaic_tpu"
