@@ -7,7 +7,8 @@ what the compiler says of the two programs.
 
     python benchmarks/aot_reference.py [decode1 decode64 prefill train] [--layers 16] [--int64] [--json out.json]
 
-``vit`` is a batch of 64 images of 224 x 224 through ViT-B/16 (``aot_vit.py``; --layers counts its twelve). ``--int64``
+``vit`` is a batch of 64 images of 224 x 224 through ViT-B/16 (``aot_vit.py``; --layers counts its twelve), ``dit`` a step
+of DiT-XL/2 (``aot_dit.py``, 28 layers). ``--int64``
 gives the reference token ids and the cache's length in the type that PyTorch has for them; JAX's own is int32.
 
 The reference is idiomatic JAX: grouped-query attention without repeated keys, float32 softmax and norms, one jitted
@@ -27,7 +28,8 @@ from typing import Any
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")  # libtpu is for the compiling process alone
 
-import aot_vit  # beside this file
+import aot_dit  # beside this file
+import aot_vit
 import jax
 import jax.export
 import jax.numpy as jnp
@@ -43,6 +45,7 @@ from torch_tpu.aot.program import Program
 HIDDEN, INTER, HEADS, KV, SIZE, VOCAB, EPS, THETA = 2048, 8192, 32, 8, 64, 128256, 1e-5, 500000.0
 CACHE = 2048
 BF16 = jnp.bfloat16
+IMAGES = {"vit": aot_vit, "dit": aot_dit}
 
 
 # The reference ---------------------------------------------------------------------------------------------------
@@ -153,8 +156,8 @@ def integer() -> Any:
 
 def reference(case: str, layers: int) -> tuple[Any, tuple[Any, ...], int]:
     """The function, its arguments, and how many of them it overwrites."""
-    if case == "vit":
-        return aot_vit.forward, aot_vit.arguments(layers), 0
+    if case in IMAGES:
+        return IMAGES[case].forward, IMAGES[case].arguments(layers), 0
     params = weights(layers)
     if case == "train":
         step = jax.ShapeDtypeStruct((), jnp.float32)
@@ -193,7 +196,7 @@ def compile_reference(case: str, layers: int) -> dict[str, float]:
 
 
 def compile_ours(case: str, layers: int) -> dict[str, float]:
-    programs = aot_vit.programs(layers) if case == "vit" else _decoder(case, layers)
+    programs = IMAGES[case].programs(layers) if case in IMAGES else _decoder(case, layers)
     return _compiled(case, programs)
 
 
