@@ -15,6 +15,8 @@ import torch_tpu._internal.pallas
 from torch_tpu.pallas import custom_jax_kernel, jax_op
 from torch_tpu.runtime import programs
 
+BYTE = np.dtype("int8")
+
 
 class Mode(enum.Enum):
     ADD = 1
@@ -28,9 +30,9 @@ def scaled(x: jax.Array, factor: float = 2.0) -> jax.Array:
 
 @jax_op("test_jax_op::many")
 def many(
-    xs: list[jax.Array], y: jax.Array | None, n: int, shape: Sequence[int], flag: bool = False, *, mode: Mode = Mode.ADD,
-    how: Literal["plain", "negative"] = "plain", dtype: torch.dtype = torch.float32, own: np.dtype = np.dtype("int8"),
-    device: torch.device | None = None, generator: str = "g",
+    xs: list[jax.Array], y: jax.Array | None, n: int, shape: Sequence[int], flag: bool = False, *,
+    mode: Mode = Mode.ADD, how: Literal["plain", "negative"] = "plain", dtype: torch.dtype = torch.float32,
+    own: np.dtype = BYTE, device: torch.device | None = None, generator: str = "g",
 ) -> tuple[jax.Array, int, jax.Array]:  # fmt: skip
     assert isinstance(mode, Mode) and isinstance(dtype, torch.dtype) and isinstance(own, np.dtype) and generator == "g"
     total = sum(xs) if mode is Mode.ADD else xs[0] * xs[1]
@@ -129,7 +131,7 @@ def test_64_bits_are_32_unless_asked(x: torch.Tensor) -> None:
     assert taken(x.double(), index).dtype == torch.float32
     torch.testing.assert_close(taken(x.double(), index), x[index])
     torch.testing.assert_close(wide(x.double()), x.double() + np.pi, rtol=0, atol=1e-15)
-    with pytest.raises(OverflowError, match="the value 1099511627776 in 'index' does not fit int32.*x64=True"):
+    with pytest.raises(OverflowError, match=r"the value 1099511627776 in 'index' does not fit int32.*x64=True"):
         taken(x, torch.tensor([2**40], device="tpu"))
         torch.tpu.synchronize()
 
@@ -154,8 +156,20 @@ def test_a_second_definition_replaces_the_first(x: torch.Tensor) -> None:
     def second(x: jax.Array, y: jax.Array) -> jax.Array:
         return x + y * 2
 
-    torch.testing.assert_close(jax_op("test_jax_op::again", first)(x), x + 1)
-    torch.testing.assert_close(jax_op("test_jax_op::again", second)(x, x), x * 3)
+    def third(x: jax.Array, y: jax.Array) -> jax.Array:
+        return x + y * 3
+
+    one = jax_op("test_jax_op::again", first)
+    torch.testing.assert_close(one(x), x + 1)
+    two = jax_op("test_jax_op::again", second)
+    torch.testing.assert_close(two(x, x), x * 3)
+    with pytest.raises(
+        RuntimeError, match=r"was defined again with another signature; use .*torch\.ops.test_jax_op.again"
+    ):
+        one(x)
+    three = jax_op("test_jax_op::again", third)  # what has the same signature is the same operator
+    for op in (two, three, torch.ops.test_jax_op.again):
+        torch.testing.assert_close(op(x, x), x * 4)
 
 
 def test_programs_of_different_functions_are_different(x: torch.Tensor) -> None:

@@ -11,10 +11,13 @@ from torch._library.custom_ops import CustomOpDef
 from torch_tpu.binding.registration import leave_alone, overriding
 
 
-def register(opdef: CustomOpDef, check: Callable[[Mapping[str, Any]], None]) -> None:
+def register(opdef: CustomOpDef, check: Callable[[Mapping[str, Any]], None]) -> Callable[[], None]:
     """Give the operator its kernel for tpu, and one for every other device that raises what ``check`` does.
 
     An operator without tensors runs on tpu.
+
+    Returns:
+      What lets go of the kernel: the next call makes it from the lowering that there is then.
     """
     op = opdef._opoverload
     names = [a.name for a in op._schema.arguments]
@@ -33,6 +36,7 @@ def register(opdef: CustomOpDef, check: Callable[[Mapping[str, Any]], None]) -> 
         leave_alone(made)
         with overriding():
             opdef._lib.impl(opdef._name, made, key)
+    return built.clear
 
 
 def _build(op: Any) -> Callable[..., Any]:

@@ -7,14 +7,17 @@
 ``derived``           operators that JAX derives: gradients, batched forms
 ``interpreting``      ``interpret``: options of kernels where there is no TPU
 ``mesh``              ``get_pallas_mesh``
-``libraries``         errors of kernel libraries
+``libraries``         kernel libraries: what they need, their errors
 ====================  =================================================================================
 """
 
+from torch_tpu.pallas import libraries as _libraries
 from torch_tpu.pallas.interpreting import interpret
 from torch_tpu.pallas.mesh import get_pallas_mesh
 from torch_tpu.pallas.operator import JaxOp, custom_jax_kernel, jax_op
 from torch_tpu.runtime.interpretation import KernelError, KernelIndexError, KernelRaceError
+
+_libraries.install()
 
 __all__ = [
     "JaxOp", "KernelError", "KernelIndexError", "KernelRaceError", "custom_jax_kernel", "get_pallas_mesh", "interpret",

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from torch_tpu.pallas.function import At, JaxFunction, flatten
-from torch_tpu.pallas.operator import JaxOp, _bound
+from torch_tpu.pallas.operator import JaxOp, _bound, defined
 from torch_tpu.pallas.signature import Parameter, Result, Signature
 
 _EMPTY = inspect.Parameter.empty
@@ -52,7 +52,7 @@ def batched(function: JaxFunction) -> JaxOp:
         out = [next(made) if is_array else v for v, is_array in kept]
         return None if form == "none" else out[0] if form == "one" else tuple(out)
 
-    return JaxOp(_extended(function, "vmap", more, function.signature.result, call))
+    return defined(_extended(function, "vmap", more, function.signature.result, call))
 
 
 # Gradients -----------------------------------------------------------------------------------------------------------
@@ -70,7 +70,7 @@ def differentiate(op: JaxOp) -> None:
 
     def backward(ctx: Any, *grads: Any) -> Any:
         if not pulled:
-            pulled.append(JaxOp(_pullback(function)))
+            pulled.append(defined(_pullback(function)))
             differentiate(pulled[0])
         tensors = list(ctx.saved_tensors)
         needed = _needed(function.signature, ctx.needs_input_grad, ctx.template)

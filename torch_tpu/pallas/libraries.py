@@ -1,9 +1,13 @@
-"""Errors of kernel libraries, in terms of what is installed."""
+"""What kernel libraries need, and their errors in terms of what is installed."""
 
 from __future__ import annotations
 
 import importlib.metadata
+import sys
+from types import ModuleType
 from typing import Any
+
+from torch_tpu.binding import importing
 
 _KNOWN = ("tokamax",)
 
@@ -30,6 +34,23 @@ def explained(operator: str, error: Exception) -> Exception | None:
         )
         message += f" version of {library}"
     return NotImplementedError(message)
+
+
+def read_flags(config: ModuleType) -> None:
+    """Let tokamax have its command line flags, and no others.
+
+    At its first use it reads the whole command line, and refuses the program's own arguments (``-q`` of pytest).
+    """
+    flags = config.flags.FLAGS
+    if not flags.is_parsed():
+        flags(
+            [sys.argv[0] if sys.argv else "", *(a for a in sys.argv[1:] if a.startswith("--tokamax_"))], known_only=True
+        )
+
+
+def install() -> None:
+    """Prepare libraries, now or when they are imported."""
+    importing.when_imported("tokamax._src.config", read_flags)
 
 
 def _innermost(error: Exception) -> dict[str, Any] | None:

@@ -27,20 +27,37 @@ class JaxOp(CustomOpDef):
 
     def __init__(self, function: JaxFunction):
         namespace, _, name = function.name.partition("::")
+        super().__init__(namespace, name, function.signature.schema, _unwrapped(function.fn))
+        self._forget = custom_operators.register(self, lambda values: self.function.check(values))
+        self.define(function)
+
+    def define(self, function: JaxFunction) -> None:
+        """Let the operator be another function of the same schema; what was registered for the former one goes."""
         self.function = function
         registry.replace(_lowering(function))
-        super().__init__(namespace, name, function.signature.schema, _unwrapped(function.fn))
-        custom_operators.register(self, function.check)
+        self._forget()
+        self._backward_fn = self._setup_context_fn = None
         self.register_fake(self._fake)
         self.register_vmap(self._vmap)
         self._batched: JaxOp | None = None
-        self._converts = any(p.given is not None for p in function.signature.parameters)
+        # Attributes: Dynamo traces what a call does.
+        self._plain = all(p.given is None for p in function.signature.parameters)
+        self._replaced = False
         self.__doc__ = getattr(function.fn, "__doc__", None)
-        self.__name__ = getattr(function.fn, "__name__", name)
+        self.__name__ = getattr(function.fn, "__name__", self._name)
+
+    def retire(self) -> None:
+        """Another operator has the name now, and PyTorch has forgotten this one."""
+        self._plain, self._replaced = False, True
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if not self._converts:  # an attribute: Dynamo traces this
+        if self._plain:
             return self._opoverload(*args, **kwargs)
+        if self._replaced:
+            raise RuntimeError(
+                f"{self._qualname}: the operator was defined again with another signature; use the new one, which is "
+                f"torch.ops.{self._namespace}.{self._name}"
+            )
         given, named = _converted(self.function.signature, args, kwargs)
         return self._opoverload(*given, **named)
 
@@ -169,7 +186,7 @@ def jax_op(
         if not callable(fn):
             raise TypeError(f"jax_op {name}: expected a function, got {type(fn).__name__}")
         function = JaxFunction(name, fn, signature_of(name, fn), x64=x64)
-        op = JaxOp(function)
+        op = defined(function)
         if differentiable:
             from torch_tpu.pallas import derived
 
@@ -177,6 +194,22 @@ def jax_op(
         return op
 
     return make if fn is None else make(fn)
+
+
+_LIVE: dict[str, JaxOp] = {}
+
+
+def defined(function: JaxFunction) -> JaxOp:
+    """The operator of a function: a new one, or that of its name and schema (a module that is loaded again defines its
+    operators again, and what was imported from it before still works)."""
+    found = _LIVE.get(function.name)
+    if found is not None and found.function.signature.schema == function.signature.schema:
+        found.define(function)
+        return found
+    if found is not None:
+        found.retire()
+    made = _LIVE[function.name] = JaxOp(function)
+    return made
 
 
 def custom_jax_kernel(fn: Callable[..., Any] | None = None, /, *, name: str | None = None, **options: Any) -> Any:

@@ -347,6 +347,12 @@ def _explained(label: str, failure: BaseException) -> KernelError:
     return kind(f"{label}: {text}" + (f"\n  in the Pallas kernel at {where}" if where else ""))
 
 
+def _range(indices: Any) -> str:
+    shown = [f"{i.start}:{i.stop}" + (f":{i.step}" if i.step != 1 else "") if isinstance(i, slice) else str(i)
+             for i in indices]  # fmt: skip
+    return f"[{', '.join(shown)}]"
+
+
 def _place_of(failure: BaseException) -> tuple[str, str | None]:
     """(the kernel's line, what range of what shape it meant), from the interpreter's own frames."""
     from jax._src import source_info_util
@@ -360,7 +366,7 @@ def _place_of(failure: BaseException) -> tuple[str, str | None]:
             where = str(source_info_util.summarize(source))
         if step.tb_next is None and "rnge" in values and "buff" in values:
             shape = np.shape(getattr(values.get("value"), "shape", ())) and tuple(values["value"].shape)
-            access = f"{values['rnge']} of a buffer of shape {tuple(values['buff'].logical_shape)}"
+            access = f"{_range(values['rnge'])} of a buffer of shape {tuple(values['buff'].logical_shape)}"
             access += f", for a value of shape {shape}" if shape else ""
         step = step.tb_next
     return where, access

@@ -7,7 +7,7 @@ import tokamax
 from torch_tpu._internal.pallas import jax_op
 
 IMPLEMENTATION = "mosaic_tpu"
-LEAST = 128  # rows that the kernel takes
+TILE = 128  # the kernel takes multiples of this many rows
 
 # (rows, k) by (experts, n, k): weights lie as nn.Linear's do.
 _BY_ROWS = jax.lax.RaggedDotDimensionNumbers(
@@ -33,7 +33,7 @@ def _experts(hidden: jax.Array, index: jax.Array, weights: jax.Array, gate_up: j
     order = jnp.argsort(flat)
     sizes = jnp.bincount(flat, length=experts).astype(jnp.int32)
     count = flat.shape[0]
-    rows = jnp.pad(hidden[order // k], ((0, max(LEAST - count, 0)), (0, 0)))
+    rows = jnp.pad(hidden[order // k], ((0, -count % TILE), (0, 0)))
     gate, up = jnp.split(_ragged(rows, gate_up, sizes), 2, -1)
     out = _ragged((jax.nn.silu(gate) * up).astype(hidden.dtype), down, sizes)[:count]
     mine = jnp.arange(count) < jnp.sum(sizes)
