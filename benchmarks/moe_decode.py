@@ -15,7 +15,7 @@ tokamax    "grouped_mm" with tokamax's Mosaic kernel, given the weights as they 
 
 Columns: the compiler's FLOPs and bytes as it says them; ``hlo`` bytes are read off the compiled module (HBM only);
 ``weights`` are the bytes of the weights that the program reads, counted by hand, since the compiler's count of a dense
-ragged dot leaves them out; ``us`` is the roofline time of the compiler's FLOPs and the larger byte count. The experts
+ragged dot leaves them out; ``us`` is the roofline time of the compiler's FLOPs and of the bytes of weights and rows, counted by hand. The experts
 that are hit are an expectation: a token takes its experts at random.
 """
 
@@ -26,7 +26,6 @@ import contextlib
 import json
 import logging
 import os
-import re
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -107,13 +106,12 @@ def measure(layer: str, batch: int, path: str, where: str) -> dict[str, Any]:
     rows = batch * top
     an_expert = 2 * (k * wide + k * wide // 2)
     hit = groups * (1 - (1 - top / groups) ** batch)
-    copies = re.findall(rf"bf16\[(?:{rows}|{groups}),\d+,\d+\]", " ".join(o.label for o in program.largest))
     read = groups if path == "ragged" else hit
-    if copies:  # read, written, and read again
+    if program.hbm_bytes > 2 * groups * an_expert:  # copies are made: read, written, and read again
         read = 3 * (rows if path == "batched" else groups)
     chip = topology(where).chip
     useful = 2 * rows * (k * wide + k * wide // 2)
-    nbytes = max(program.hbm_bytes, read * an_expert)
+    nbytes = read * an_expert + 4 * rows * (2 * k + wide + wide // 2)  # each row is written once, and read once
     return {
         "layer": layer, "batch": batch, "path": path, "useful": useful, "flops": program.flops,
         "mxu": _multiplied(rows, groups, hit) / rows * useful, "compiler_bytes": program.compiler_bytes,
@@ -131,11 +129,11 @@ def _multiplied(rows: int, groups: int, hit: float) -> float:
 
 
 def table(found: list[dict[str, Any]]) -> str:
-    lines = [
-        "| layer | batch | path | GFLOP useful | GFLOP (compiler) | GFLOP (tiles, by hand) | MB (compiler) "
-        "| MB (module) | MB weights (by hand) | MB of experts hit | us |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
-    ]
+    head = (
+        "layer", "batch", "path", "GFLOP useful", "GFLOP (compiler)", "GFLOP (tiles, by hand)", "MB (compiler)",
+        "MB (module)", "MB weights (by hand)", "MB of experts hit", "us",
+    )  # fmt: skip
+    lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
     for r in found:
         tiles = f"{r['mxu'] / 1e9:.2f}" if r["path"] in ("grouped", "batched") else "-"
         megabytes = [r[n] / 1e6 for n in ("compiler_bytes", "hlo_bytes", "weights", "hit")]

@@ -16,6 +16,7 @@ from torch_tpu.aot.program import Program, lower
 from torch_tpu.aot.sharding import Shardings, partitioning
 from torch_tpu.aot.state import BUFFERS, OPTIMIZER, WEIGHTS
 from torch_tpu.aot.trace import Tracer
+from torch_tpu.ops import chips
 from torch_tpu.runtime import interpretation
 
 _STATE = (WEIGHTS, BUFFERS, OPTIMIZER)
@@ -63,7 +64,7 @@ def compile(
     where = find_topology(topology)
     require_libtpu()
     args = tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
-    with interpretation.lowering_for("tpu", where.chip.name):
+    with interpretation.lowering_for("tpu", where.chip.name), chips.partitioned(shardings is not None):
         programs = capture(model, args, kwargs or {}, train=train, loss=loss, optimizer=optimizer)
     reports = compile_all(programs, where, shardings, compiler_options)
     name = (
@@ -97,12 +98,13 @@ def compile_all(
     for program in programs:
         laid: Partitioning | None = partitioning(shardings, program, where) if shardings else None
         found = compile_program(program, where, options=compiler_options, partitioning=laid)
-        out.append(aot_report.program_report(program, found, where, _resident(program, programs), precision))
+        resident = _resident(program, programs, shardings)
+        out.append(aot_report.program_report(program, found, where, resident, precision, laid))
     return out
 
 
-def _resident(program: Program, programs: Sequence[Program]) -> dict[str, int]:
-    """Bytes by role of the state that other programs use and this one does not."""
+def _resident(program: Program, programs: Sequence[Program], shardings: Shardings | None) -> dict[str, int]:
+    """Bytes by role, on one chip, of the state that other programs use and this one does not."""
     own = {v.name for v in program.operands}
     kept: collections.Counter[str] = collections.Counter()
     seen = set(own)
@@ -110,5 +112,5 @@ def _resident(program: Program, programs: Sequence[Program]) -> dict[str, int]:
         for v in other.operands:
             if v.role in _STATE and v.name not in seen:
                 seen.add(v.name)
-                kept[v.role] += v.nbytes
+                kept[v.role] += v.nbytes // (1 if shardings is None else shardings.parts(v))
     return dict(kept)

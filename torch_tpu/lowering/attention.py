@@ -4,7 +4,8 @@
 
 What the fused operator does: q, k, v of 3 or 4 dimensions, a bool or additive mask that broadcasts, top-left
 causal masking, fewer heads in k and v (grouped queries), dropout. Scores and softmax are float32 for half types.
-A row with nothing to attend to gives 0 and no gradient, as on CPU.
+A row with nothing to attend to gives 0 and no gradient, as on CPU. On a TPU, long sequences without a mask take a flash
+kernel (``torch_tpu/ops/flash_attention``).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from jax import lax
 
 from torch_tpu.lowering.matmul import accumulator, contract
 from torch_tpu.lowering.registry import register
+from torch_tpu.ops import flash_attention
 
 
 class _Problem(NamedTuple):
@@ -136,6 +138,10 @@ def fused_attention(
     """
     # Softmax in just this form, its peak used nowhere else, is what XLA:TPU computes in two passes over the scores and
     # not three: it makes them anew for the peak. So rows that see nothing are known from the mask, not from the peak.
+    if flash_attention.pays(query, key_, value, attn_bias, dropout_p):
+        out, logsumexp = flash_attention.forward(query, key_, value, is_causal, scale)
+        nothing = jnp.zeros((), jnp.int64)
+        return out, logsumexp, None, None, query.shape[-2], key_.shape[-2], nothing, nothing, None
     p = _problem(query, key_, value, attn_bias, is_causal, scale)
     sees_any = _sees_any(p)
     scores = _scores(p, _opened(p.bias, sees_any))
@@ -171,7 +177,10 @@ def _bias_gradient(grad: Any, bias: Any) -> Any:
     return jnp.sum(grad, axis=axes, keepdims=True).reshape(bias.shape).astype(bias.dtype)
 
 
-@register("aten::_scaled_dot_product_fused_attention_overrideable_backward", precision=True)
+# Without dropout no mask is made: the schema of the backward has no default that would say so.
+@register(
+    "aten::_scaled_dot_product_fused_attention_overrideable_backward", precision=True, specialize={"dropout_p": (0,)}
+)
 def fused_attention_backward(
     grad_out: Any,
     query: Any,
@@ -191,6 +200,8 @@ def fused_attention_backward(
     philox_offset: Any,
     scale: Any = None,
 ) -> Any:
+    if flash_attention.pays(query, key, value, attn_bias, dropout_p):
+        return *flash_attention.backward(grad_out, query, key, value, is_causal, scale), None
     p = _problem(query, key, value, attn_bias, is_causal, scale)
     scores = _scores(p, p.bias)
     if scores.dtype == jnp.float64:  # the saved log-sum-exp is float32
