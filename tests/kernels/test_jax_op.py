@@ -391,3 +391,45 @@ def test_a_function_that_jax_cannot_differentiate(x: torch.Tensor) -> None:
 
     with pytest.raises(NotImplementedError, match=r"JAX cannot differentiate the function.*jax\.custom_vjp.*register_"):
         looped(x.requires_grad_()).sum().backward()
+
+
+# Donation ------------------------------------------------------------------------------------------------------------
+
+
+@jax_op("test_jax_op::grown", donate_argnums=0)
+def grown(state: jax.Array, x: jax.Array) -> jax.Array:
+    return state + x
+
+
+def test_a_donated_tensor_has_no_values_afterwards(x: torch.Tensor) -> None:
+    state = torch.zeros(4, 6, device="tpu") + 1
+    before = torch.tpu.memory_allocated()
+    made = grown(state, x)
+    torch.testing.assert_close(made, x + 1)
+    torch.tpu.synchronize()
+    assert torch.tpu.memory_allocated() <= before + made.nbytes  # of x + 1
+    with pytest.raises(RuntimeError, match=r"donated to test_jax_op::grown \(parameter 'state'\); pass a clone"):
+        state.sum()
+    state.copy_(x)  # it may be written again
+    torch.testing.assert_close(state, x)
+
+
+def test_what_others_hold_is_not_taken(x: torch.Tensor) -> None:
+    state = torch.zeros(8, 6, device="tpu") + 1
+    shared = state.clone()  # shares the array until one is written
+    torch.testing.assert_close(grown(state[:4], x), x + 1)  # a part of its storage
+    torch.testing.assert_close(grown(state, shared), torch.full_like(state, 2))
+    assert state.sum() == 48 and shared.sum() == 48
+
+
+def test_donation_in_a_graph_keeps_the_tensor(x: torch.Tensor) -> None:
+    state = torch.zeros(4, 6, device="tpu") + 1
+    torch.testing.assert_close(torch.compile(grown, fullgraph=True)(state, x), x + 1)
+    assert state.sum() == 24
+
+
+def test_donated_positions() -> None:
+    with pytest.raises(ValueError, match=r"donate_argnums has 1, which is no array; arrays are 0 \(x\)"):
+        jax_op("test_jax_op::refused", scaled.function.fn, donate_argnums=1)
+    with pytest.raises(ValueError, match="donate_argnums has 5, which is no array"):
+        jax_op("test_jax_op::refused", scaled.function.fn, donate_argnums=(0, 5))

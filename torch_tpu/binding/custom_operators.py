@@ -8,25 +8,36 @@ from typing import Any
 import torch
 from torch._library.custom_ops import CustomOpDef
 
+from torch_tpu.binding import tensor as binding_tensor
 from torch_tpu.binding.registration import leave_alone, overriding
+from torch_tpu.runtime import buffers
 
 
-def register(opdef: CustomOpDef, check: Callable[[Mapping[str, Any]], None]) -> Callable[[], None]:
+def register(
+    opdef: CustomOpDef, check: Callable[[Mapping[str, Any]], None], donated: Callable[[], frozenset[str]]
+) -> Callable[[], None]:
     """Give the operator its kernel for tpu, and one for every other device that raises what ``check`` does.
 
     An operator without tensors runs on tpu.
+
+    Args:
+      donated: the parameters whose memory the results may take; a tensor whose memory was taken says so when read.
 
     Returns:
       What lets go of the kernel: the next call makes it from the lowering that there is then.
     """
     op = opdef._opoverload
     names = [a.name for a in op._schema.arguments]
-    built: list[Callable[..., Any]] = []
+    built: list[tuple[Callable[..., Any], tuple[int, ...]]] = []
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
         if not built:
-            built.append(_build(op))
-        return built[0](*args, **kwargs)
+            built.append((_build(op), tuple(i for i, n in enumerate(names) if n in donated())))
+        run, given_away = built[0]
+        result = run(*args, **kwargs)
+        for i in given_away:
+            _give_away(args[i], names[i], opdef._qualname)
+        return result
 
     def elsewhere(*args: Any, **kwargs: Any) -> Any:
         check(dict(zip(names, args, strict=False)) | kwargs)
@@ -37,6 +48,18 @@ def register(opdef: CustomOpDef, check: Callable[[Mapping[str, Any]], None]) -> 
         with overriding():
             opdef._lib.impl(opdef._name, made, key)
     return built.clear
+
+
+def _give_away(given: Any, parameter: str, operator: str) -> None:
+    for t in given if isinstance(given, (list, tuple)) else [given]:
+        buffer = None if t is None else binding_tensor.buffer_of(t)
+        if buffer is not None and buffer.array is not None and buffer.array.is_deleted():
+            buffer.defer(
+                buffers.Gone(
+                    f"the tensor has no values: its memory was donated to {operator} (parameter {parameter!r}); pass a "
+                    "clone to keep it"
+                )
+            )
 
 
 def _build(op: Any) -> Callable[..., Any]:

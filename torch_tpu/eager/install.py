@@ -53,7 +53,7 @@ _COPIES = {
 
 def _served_names() -> list[str]:
     """Overloads of aten that a lowering may serve: of a lowering's packet, or of its mutating or out= form."""
-    packets = {name.partition(".")[0] for name in registry.names()}
+    packets = {name.partition(".")[0] for name in registry.names() if name.startswith("aten::")}
     packets |= {p.removesuffix("_functional") for p in packets}
     packets |= {p + "_" for p in packets}
     return [

@@ -79,6 +79,7 @@ class Plan:
     __slots__ = (
         "_programs",
         "call",
+        "consumable",
         "constant",
         "device",
         "donatable",
@@ -108,6 +109,8 @@ class Plan:
         self.donatable = tuple(
             (at, trace.mutated_slots.index(i)) for at, i in enumerate(trace.operand_slots) if trace.slots[i].mutated
         )
+        # A user's operator may have said that results may take an operand's memory.
+        self.consumable = tuple(at for at, i in enumerate(trace.operand_slots) if trace.is_consumable(trace.slots[i]))
         self.starts = tuple(
             scalars.vector(views.starts_operand(s.view.starts, s.layout), trace.device)
             for s in (trace.slots[i] for i in trace.operand_slots) if s.view.starts
@@ -175,6 +178,8 @@ class Plan:
             del arrays[i]
         if self.donatable:
             donate = self._sole(arrays, targets)
+        if self.consumable:
+            donate = tuple([at for at in self.consumable if sys.getrefcount(arrays[at]) <= SOLE_REFERENCES])
         program = self._programs.get(donate) or self.program(donate)
         operands = arrays
         if numbers:
@@ -185,7 +190,8 @@ class Plan:
             results = program.call(*operands, *self.starts)
         except Exception as e:
             raise self.explained(e) from e
-        if self.single and not (program.notes or self.skipped or self.donatable or self.starts or self.needs_key):
+        special = self.skipped or self.donatable or self.consumable or self.starts or self.needs_key
+        if self.single and not (program.notes or special):
             self.call = program.direct()
         if self.single and not program.notes and not modes.state.blocking:
             return self.factories[0].make(Buffer(self.layouts[0], results[0]))
@@ -266,6 +272,11 @@ class Trace:
 
     def _is_out(self, slot: Slot) -> bool:
         return any(p.out for p in self.spec.params if p.name == slot.param)
+
+    def is_consumable(self, slot: Slot) -> bool:
+        """Whether a result may take the memory of an operand: it is all of its storage, and a result is alike."""
+        like = any(o.shape == slot.layout.shape and o.dtype == slot.layout.dtype for o in self.out_layouts)
+        return slot.param in self.spec.lowering.donated and slot.view.whole and like
 
     def _in_order_of_slots(self, new: Sequence[Any]) -> dict[int, Any]:
         """The twin's results that are written, by the place of their mutated slot: the twin gives those of ``out=``

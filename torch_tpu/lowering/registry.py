@@ -90,6 +90,7 @@ class Lowering:
     keeps_all: bool = False  # no parameter is dropped for its name
     fingerprint: Callable[[Mapping[str, Any]], str] | None = None  # what a program depends on besides its arguments
     check: Callable[[Mapping[str, Any]], None] | None = None  # refuses tensors of other devices
+    donated: frozenset[str] = frozenset()  # parameters whose memory the results may take
 
 
 _TABLE: dict[str, Lowering] = {}

@@ -66,8 +66,11 @@ def flatten(signature: Signature, values: Sequence[Any]) -> tuple[list[Any], tup
 class JaxFunction:
     """The function of one operator."""
 
-    def __init__(self, name: str, fn: Callable[..., Any], signature: Signature, *, x64: bool = False):
-        self.name, self.fn, self.signature, self.x64 = name, fn, signature, x64
+    def __init__(
+        self, name: str, fn: Callable[..., Any], signature: Signature, *, x64: bool = False,
+        donated: frozenset[str] = frozenset(),
+    ):  # fmt: skip
+        self.name, self.fn, self.signature, self.x64, self.donated = name, fn, signature, x64, donated
         self.serial = next(_serial)
         self._traces: collections.OrderedDict[Any, Traced] = collections.OrderedDict()
         self._lock = threading.RLock()

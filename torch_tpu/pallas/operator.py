@@ -28,7 +28,9 @@ class JaxOp(CustomOpDef):
     def __init__(self, function: JaxFunction):
         namespace, _, name = function.name.partition("::")
         super().__init__(namespace, name, function.signature.schema, _unwrapped(function.fn))
-        self._forget = custom_operators.register(self, lambda values: self.function.check(values))
+        self._forget = custom_operators.register(
+            self, lambda values: self.function.check(values), lambda: self.function.donated
+        )
         self.define(function)
 
     def define(self, function: JaxFunction) -> None:
@@ -185,7 +187,8 @@ def jax_op(
     def make(fn: Callable[..., Any]) -> JaxOp:
         if not callable(fn):
             raise TypeError(f"jax_op {name}: expected a function, got {type(fn).__name__}")
-        function = JaxFunction(name, fn, signature_of(name, fn), x64=x64)
+        signature = signature_of(name, fn)
+        function = JaxFunction(name, fn, signature, x64=x64, donated=_donated(name, signature, donate_argnums))
         op = defined(function)
         if differentiable:
             from torch_tpu.pallas import derived
@@ -232,8 +235,20 @@ def _lowering(function: JaxFunction) -> Lowering:
     static = frozenset(p.name for p in function.signature.parameters if p.kind == "static")
     return Lowering(
         function.name, function, static=static, own_shapes=True, keeps_all=True, fingerprint=function.fingerprint,
-        check=function.check,
+        check=function.check, donated=function.donated,
     )  # fmt: skip
+
+
+def _donated(name: str, signature: Signature, positions: int | Sequence[int] | None) -> frozenset[str]:
+    """The names of donated parameters."""
+    found = set()
+    for i in [] if positions is None else [positions] if isinstance(positions, int) else positions:
+        parameters = signature.parameters
+        if not -len(parameters) <= i < len(parameters) or parameters[i].kind == "static":
+            arrays = ", ".join(f"{n} ({p.name})" for n, p in enumerate(parameters) if p.kind != "static")
+            raise ValueError(f"jax_op {name}: donate_argnums has {i}, which is no array; arrays are {arrays or 'none'}")
+        found.add(parameters[i].name)
+    return frozenset(found)
 
 
 def _unwrapped(fn: Callable[..., Any]) -> Callable[..., Any]:

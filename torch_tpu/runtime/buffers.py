@@ -62,6 +62,16 @@ BY_ADDRESS: dict[int, weakref.ref[Buffer]] = {}
 _force_lock = threading.RLock()
 
 
+class Gone:
+    """In place of a pending result: the data was given away, and reading it raises."""
+
+    def __init__(self, message: str):
+        self.message = message
+
+    def __call__(self) -> None:
+        raise RuntimeError(self.message)
+
+
 class Buffer:
     """The data of one storage. ``array`` is None while nothing is there; use ``force()`` to read.
 
@@ -182,7 +192,7 @@ def live_arrays(device: int) -> list[jax.Array]:
     """The arrays of all live buffers of a device; pending ones are dispatched first."""
     found = [ref() for ref in list(BY_ADDRESS.values())]
     for b in found:
-        if b is not None and b.pending is not None:
+        if b is not None and b.pending is not None and not isinstance(b.pending, Gone):
             b.force()
     return [
         b.array for b in found if b is not None and b.array is not None and b.layout.device == device
