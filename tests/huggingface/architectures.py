@@ -44,7 +44,12 @@ class Architecture:
         made = self.make_config()
         for key, value in config.items():
             setattr(made, key, value)
-        return self.model_class(made).eval()
+        model = self.model_class(made).eval()
+        with torch.no_grad():
+            for p in model.parameters():
+                if p.ndim > 1 and not bool(p.any()):  # a router's, say: all its choices would be ties
+                    p.normal_(std=0.5)
+        return model
 
 
 def rows(kind: str, default_inputs: str) -> Callable[..., Architecture]:
