@@ -13,10 +13,11 @@ ragged     "grouped_mm" with ``jax.lax.ragged_dot_general``: the stock lowering 
 tokamax    "grouped_mm" with tokamax's Mosaic kernel, given the weights as they lie
 =========  ====================================================================================================
 
-Columns: the compiler's FLOPs and bytes as it says them; ``hlo`` bytes are read off the compiled module (HBM only);
-``weights`` are the bytes of the weights that the program reads, counted by hand, since the compiler's count of a dense
-ragged dot leaves them out; ``us`` is the roofline time of the compiler's FLOPs and of the bytes of weights and rows, counted by hand. The experts
-that are hit are an expectation: a token takes its experts at random.
+Columns: the compiler's FLOPs and bytes as it says them; bytes of the "module" are read off the compiled program (HBM
+only; a kernel counts as it declares: all experts that its rows could hit). Bytes of weights are counted by hand: the
+experts that are hit, in expectation, for tokens that take their experts at random (``ragged``: all); where the program
+copies weights, each copy is read, written and read again. ``us`` is the roofline time of the compiler's FLOPs and of
+the bytes of weights and rows by hand. "tiles" are the FLOPs with rows filled up to whole tiles of the matrix unit.
 """
 
 from __future__ import annotations
@@ -138,7 +139,8 @@ def table(found: list[dict[str, Any]]) -> str:
         tiles = f"{r['mxu'] / 1e9:.2f}" if r["path"] in ("grouped", "batched") else "-"
         megabytes = [r[n] / 1e6 for n in ("compiler_bytes", "hlo_bytes", "weights", "hit")]
         lines.append(
-            f"| {r['layer']} | {r['batch']} | {r['path']} | " + f"{r['useful'] / 1e9:.2f} | {r['flops'] / 1e9:.2f} | {tiles} | "
+            f"| {r['layer']} | {r['batch']} | {r['path']} | {r['useful'] / 1e9:.2f} | {r['flops'] / 1e9:.2f} | "
+            f"{tiles} | "
             + " | ".join(f"{m:.0f}" for m in megabytes) + f" | {r['us']:.0f} |"
         )  # fmt: skip
     return "\n".join(lines)

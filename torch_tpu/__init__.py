@@ -94,6 +94,7 @@ _LAZY = {
     "aot": "torch_tpu.aot",
     "distributed": "torch_tpu.distributed",
     "pallas": "torch_tpu.pallas",
+    "ops": "torch_tpu.ops",
 }
 
 __all__ = [

@@ -56,7 +56,7 @@ def grouped_rows(x: Any, weights: Any, ends: Any, out_dtype: Any = None) -> Any:
     """(rows, k) by (groups, k, n) -> (rows, n); rows past the last end are 0.
 
     Args:
-      ends: int32[groups], the row where each group ends; ascending.
+      ends: int32[groups], the row where each group ends; ascending. Those past the rows count as their number.
       out_dtype: the type of the result; None for the accumulator's.
     """
     rows, (groups, k, n) = x.shape[0], weights.shape
@@ -69,7 +69,7 @@ def grouped_rows(x: Any, weights: Any, ends: Any, out_dtype: Any = None) -> Any:
     stored, transposed = matrices(weights)
     if kernels.takes(x.dtype, (rows, groups, k, n)):
         return kernels.rows(x, stored, ends, transposed=transposed, out_dtype=out_dtype)
-    block = _block_size(rows, groups)
+    block, ends = _block_size(rows, groups), jnp.clip(ends, 0, rows)
     x = jnp.pad(x, ((0, block), (0, 0)))
     out = jnp.zeros((rows + block, n), accumulator(x.dtype))
 
@@ -92,7 +92,7 @@ def grouped_sum(a: Any, b: Any, ends: Any, out_dtype: Any = None) -> Any:
         return jnp.zeros(shape, out_dtype)
     if kernels.takes(a.dtype, (rows, *shape)):
         return kernels.total(a, b, ends, out_dtype=out_dtype)
-    block = _block_size(rows, groups)
+    block, ends = _block_size(rows, groups), jnp.clip(ends, 0, rows)
     a, b = (jnp.pad(x, ((0, block), (0, 0))) for x in (a, b))
 
     def body(group: Any, start: Any, valid: Any, out: Any) -> Any:

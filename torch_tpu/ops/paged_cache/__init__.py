@@ -1,0 +1,1 @@
+"""Attention over a paged cache on TPUs; README.md has the layouts."""
