@@ -278,9 +278,10 @@ def compiled(a: Architecture, times: Times) -> None:
     given = inputs.make(a.inputs, model.config)
     device, there = copied(model), to(given, "tpu")
     run = torch.no_grad()(lambda m, x: m(**x))
-    expected = on_cpu(lambda: run(model, given), times)
+    on_cpu(lambda: run(model, given), times)
     torch._dynamo.reset()
-    on_cpu(lambda: run(torch.compile(model, backend="aot_eager", fullgraph=True, dynamic=False), given))
+    # Not the model's own outputs: what some models compute while they are traced is something else (PaliGemma's mask).
+    expected = on_cpu(lambda: run(torch.compile(model, backend="aot_eager", fullgraph=True, dynamic=False), given))
     torch._dynamo.reset()
     whole = torch.compile(device, backend="tpu", fullgraph=True, dynamic=False)
     got = on_device(lambda: run(whole, there), times)
