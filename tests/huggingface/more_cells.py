@@ -139,7 +139,7 @@ def half_loading(a: Architecture, times: Times) -> None:
             device = a.model_class.from_pretrained(folder, dtype=dtype, device_map="tpu").eval()
             cells.same_weights(device, half)
             got = on_device(lambda: run(device, to(narrow, "tpu")))  # noqa: B023
-            others = lambda: [run(cells.rounded_otherwise(a, dtype, seed), narrow) for seed in range(4)]  # noqa: B023, E731
+            others = lambda: [run(cells.rounded_otherwise(a, dtype, seed), narrow) for seed in range(cells.NOISE_DRAWS)]  # noqa: B023, E731
             compare(got, expected, lambda: exact, tolerance=2e-2, others=others)
 
 
