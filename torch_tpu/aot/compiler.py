@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import json
+import math
 import os
 import pathlib
 import re
@@ -61,6 +62,15 @@ class Partitioning:
 
     mesh: Mapping[str, int]
     operands: Sequence[Sequence[Any] | None]
+
+    @property
+    def devices(self) -> int:
+        return math.prod(self.mesh.values())
+
+    def parts(self, partition: Sequence[Any] | None) -> int:
+        """How many parts an operand is split into."""
+        names = [n for axes in partition or () for n in ([axes] if isinstance(axes, str) else axes or ())]
+        return math.prod(self.mesh[n] for n in names)
 
 
 def require_libtpu() -> None:

@@ -107,8 +107,9 @@ class Cost:
     dtype: str  # of its products' operands; empty if it has none
     flops: float  # of products and convolutions
     hbm_bytes: int
-    ici_bytes: int
+    ici_bytes: int  # that a chip sends, in a ring
     times: int = 1
+    ranks: int = 0  # of the group of a collective
 
 
 class Module:
@@ -159,7 +160,8 @@ class Module:
         flops = sum(f for _, f, _ in products)
         dtype = max(products, key=lambda p: p[1])[0] if products else ""
         label = max(products, key=lambda p: p[1])[2] if products else _label(i)
-        return Cost(i.name, i.opcode, label, dtype, flops, self._hbm_bytes(i, within), _ici_bytes(i), times)
+        ranks = _group_size(i) if _is_collective(i) else 0
+        return Cost(i.name, i.opcode, label, dtype, flops, self._hbm_bytes(i, within), _ici_bytes(i), times, ranks)
 
     def _kernel_cost(self, i: Instruction, within: Computation, times: int) -> Cost:
         """A Pallas kernel: its own estimate, where it has one; else each operand is read once, each result written."""
@@ -262,8 +264,37 @@ def _label(i: Instruction) -> str:
     return f"{'/'.join(parts[-2:]) or i.opcode} -> {shapes}"
 
 
+def _is_collective(i: Instruction) -> bool:
+    return i.opcode.removesuffix("-done") in _COLLECTIVES
+
+
 def _ici_bytes(i: Instruction) -> int:
-    return sum(a.nbytes for a in i.result) if i.opcode.removesuffix("-done") in _COLLECTIVES else 0
+    """What a chip sends for a collective over a ring of its group, from the size of the result."""
+    if not _is_collective(i):
+        return 0
+    kind, ranks = i.opcode.removesuffix("-done"), _group_size(i)
+    nbytes = sum(a.nbytes for a in i.result)
+    if ranks < 2:  # the group is not told
+        return nbytes
+    share = {"all-reduce": 2 * (ranks - 1) / ranks, "all-gather": (ranks - 1) / ranks, "reduce-scatter": ranks - 1,
+             "all-to-all": (ranks - 1) / ranks, "ragged-all-to-all": (ranks - 1) / ranks}  # fmt: skip
+    return round(nbytes * share.get(kind, 1.0))
+
+
+def _group_size(i: Instruction) -> int:
+    """How many ranks a collective's groups have, 0 if it is not told.
+
+    Groups are written ``{{0,1},{2,3}}``, ``[groups,ranks]<=[all]`` or ``mesh['a'=2,'b'=4] {'b'}``.
+    """
+    mesh = re.search(r"replica_groups=mesh\[([^\]]*)\] *\{([^}]*)\}", i.attributes)
+    if mesh:
+        sizes = {name: int(n) for name, n in re.findall(r"'(\w+)'=(\d+)", mesh.group(1))}
+        return math.prod(sizes[name] for name in re.findall(r"'(\w+)'", mesh.group(2)))
+    shape = re.search(r"replica_groups=\[([0-9,]+)\]<=", i.attributes)
+    if shape:
+        return int(shape.group(1).split(",")[-1])
+    first = re.search(r"replica_groups=\{\{([0-9,]+)\}", i.attributes)
+    return len(first.group(1).split(",")) if first else 0
 
 
 def _trip_count(i: Instruction) -> int:

@@ -16,7 +16,7 @@ from typing import Any
 
 from torch_tpu.aot import hlo, kernels
 from torch_tpu.aot.chips import Topology, smallest_slice
-from torch_tpu.aot.compiler import Compiled, OutOfMemory
+from torch_tpu.aot.compiler import Compiled, OutOfMemory, Partitioning
 from torch_tpu.aot.kernels import Kernel
 from torch_tpu.aot.program import Program
 
@@ -37,6 +37,18 @@ class Operation:
     hbm_bytes: int
     seconds: float  # roofline time
     bound: str  # MXU, HBM or ICI
+
+
+@dataclasses.dataclass(frozen=True)
+class Collective:
+    """Collectives of one kind and size: how many, over how many chips, and what they are together."""
+
+    kind: str
+    label: str
+    count: int
+    ranks: int
+    ici_bytes: int  # that a chip sends
+    seconds: float  # at the chip's full ICI bandwidth, without latency
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,6 +79,7 @@ class ProgramReport:
     largest: tuple[Operation, ...]
     message: str = ""
     kernels: tuple[Kernel, ...] = ()  # Pallas kernels, with the VMEM that they take
+    collectives: tuple[Collective, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,46 +131,52 @@ class Report:
 
 
 def program_report(
-    program: Program, found: Compiled | OutOfMemory, topology: Topology, resident: Mapping[str, int], precision: str
-) -> ProgramReport:
+    program: Program, found: Compiled | OutOfMemory, topology: Topology, resident: Mapping[str, int], precision: str,
+    laid: Partitioning | None = None,
+) -> ProgramReport:  # fmt: skip
     """The figures of one program.
 
     Args:
+      laid: how its operands lie over the chips; None where one has them all.
       resident: bytes by role of what lies in the memory while the program runs, and is none of its operands.
       precision: how float32 products are made ("highest", "high", "medium").
     """
     if isinstance(found, OutOfMemory):
-        return _refused(program, found, topology, resident, precision)
+        return _refused(program, found, topology, resident, precision, laid)
     module = hlo.Module(found.text)
     costs = module.costs()
     chip = topology.chip
+    devices = 1 if laid is None else laid.devices
+    matrix_flops = program.matrix_flops / devices
     mxu = sum(c.times * c.flops / chip.flops(c.dtype, _mode(precision)) for c in costs if c.flops)
     nbytes, ici = hlo.total(costs, "hbm_bytes"), hlo.total(costs, "ici_bytes")
     times = _times(mxu, nbytes, ici, topology)
     seconds = max(times.values())
     largest = _operations(costs, topology, precision)
-    memory = _memory(program, resident)
+    own = _memory(program, laid, found)
+    logical = sum(own.values())
+    memory = dict(collections.Counter(resident) + collections.Counter(own))
     memory["temporaries"], memory["code"] = found.temp_bytes, found.code_bytes
-    logical = sum(v.nbytes for v in program.operands) + sum(v.nbytes for v in program.results[len(program.donated) :])
     memory["padding"] = found.argument_bytes + found.output_bytes - found.alias_bytes - logical
     peak = sum(memory.values())
     aliased = set(module.aliases().values())
     return ProgramReport(
-        program.name, peak <= chip.usable, _ordered(memory), peak, chip.usable, None, program.matrix_flops, found.flops,
+        program.name, peak <= chip.usable, _ordered(memory), peak, chip.usable, None, matrix_flops, found.flops,
         nbytes, found.bytes_accessed, ici, times["MXU"], times["HBM"], times["ICI"], seconds,
-        sum(o.seconds for o in largest), _bound(times), _mfu(program.matrix_flops, seconds, topology), found.seconds,
+        sum(o.seconds for o in largest), _bound(times), _mfu(matrix_flops, seconds, topology), found.seconds,
         tuple(program.operands[i].name for i in program.donated if i in aliased),
         tuple(program.operands[i].name for i in program.donated if i not in aliased), tuple(largest[:_LARGEST]),
         "" if peak <= chip.usable else "the program itself fits, but not beside what else lies in the memory",
-        kernels.compiled(found.text, program.kernels, chip),
+        kernels.compiled(found.text, program.kernels, chip), tuple(_collectives(costs, topology)),
     )  # fmt: skip
 
 
 def _refused(
-    program: Program, found: OutOfMemory, topology: Topology, resident: Mapping[str, int], precision: str
-) -> ProgramReport:
+    program: Program, found: OutOfMemory, topology: Topology, resident: Mapping[str, int], precision: str,
+    laid: Partitioning | None,
+) -> ProgramReport:  # fmt: skip
     """What is known of a program that is too large to compile: its operands, results and products."""
-    memory = _memory(program, resident)
+    memory = dict(collections.Counter(resident) + collections.Counter(_memory(program, laid)))
     known = sum(memory.values())
     available = found.available or topology.chip.usable
     # "for HLO temporaries", as the compiler says, means everything: operands and results too.
@@ -165,17 +184,16 @@ def _refused(
     if found.required is not None and found.required > own:
         memory["temporaries"] = found.required - own
     peak = max(sum(memory.values()), found.required or 0)
-    nbytes = sum(v.nbytes for v in program.operands) + sum(
-        v.nbytes for v in program.results[len(program.donated) :]
-    )  # each operand is read, each result written once: a bound from below
+    nbytes = own  # each operand is read, each result written once: a bound from below
     widest = "f32" if any(v.dtype == "float32" and v.role == "weights" for v in program.operands) else "bf16"
-    mxu = program.matrix_flops / topology.chip.flops(widest, _mode(precision))
+    matrix_flops = program.matrix_flops / (1 if laid is None else laid.devices)
+    mxu = matrix_flops / topology.chip.flops(widest, _mode(precision))
     times = _times(mxu, nbytes, 0, topology)
     seconds = max(times.values())
     return ProgramReport(
-        program.name, False, _ordered(memory), peak, available, found.required, program.matrix_flops,
-        program.matrix_flops, nbytes, 0.0, 0.0, times["MXU"], times["HBM"], 0.0, seconds, seconds, _bound(times),
-        _mfu(program.matrix_flops, seconds, topology), 0.0, (), (), (), found.message,
+        program.name, False, _ordered(memory), peak, available, found.required, matrix_flops,
+        matrix_flops, nbytes, 0.0, 0.0, times["MXU"], times["HBM"], 0.0, seconds, seconds, _bound(times),
+        _mfu(matrix_flops, seconds, topology), 0.0, (), (), (), found.message,
         (found.kernel,) if found.kernel else (),
     )  # fmt: skip
 
@@ -184,13 +202,32 @@ def _mode(precision: str) -> str:
     return {"medium": "default"}.get(precision, precision)
 
 
-def _memory(program: Program, resident: Mapping[str, int]) -> dict[str, int]:
-    memory: collections.Counter[str] = collections.Counter(resident)
-    for v in program.operands:
-        memory[v.role] += v.nbytes
-    for v in program.results[len(program.donated) :]:
-        memory[v.role] += v.nbytes
+def _memory(program: Program, laid: Partitioning | None, found: Compiled | None = None) -> dict[str, int]:
+    """Bytes by role on one chip. How results lie is the partitioner's choice: by their share of what it says."""
+    memory: collections.Counter[str] = collections.Counter()
+    parts = [1] * len(program.operands) if laid is None else [laid.parts(p) for p in laid.operands]
+    for v, n in zip(program.operands, parts, strict=True):
+        memory[v.role] += v.nbytes // n
+    results = program.results[len(program.donated) :]
+    whole = sum(v.nbytes for v in results)
+    share = 1.0
+    if laid is not None and found is not None and whole:
+        share = min((found.output_bytes - found.alias_bytes) / whole, 1.0)
+    for v in results:
+        memory[v.role] += round(v.nbytes * share)
     return dict(memory)
+
+
+def _collectives(costs: Sequence[hlo.Cost], topology: Topology) -> list[Collective]:
+    groups: dict[tuple[str, str, int, int], int] = collections.defaultdict(int)
+    for c in costs:
+        if c.ici_bytes:
+            groups[c.opcode.removesuffix("-done"), c.label, c.ranks, c.ici_bytes] += c.times
+    made = [
+        Collective(kind, label, n, ranks, nbytes * n, _times(0, 0, nbytes * n, topology)["ICI"])
+        for (kind, label, ranks, nbytes), n in groups.items()
+    ]
+    return sorted(made, key=lambda c: -c.seconds)
 
 
 def _ordered(memory: Mapping[str, int]) -> dict[str, int]:

@@ -41,6 +41,10 @@ class Shardings:
                 return partition
         return None
 
+    def parts(self, value: Value) -> int:
+        """How many parts an operand is split into."""
+        return Partitioning(self.mesh, ()).parts(self.partition(value))
+
     def _check(self, value: Value, pattern: str, partition: Partition) -> None:
         if len(partition) > len(value.shape):
             raise ValueError(

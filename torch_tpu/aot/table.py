@@ -75,6 +75,13 @@ def _program(p: ProgramReport) -> list[str]:
             f"{o.label}"
             for o in p.largest[:6]
         ]
+    if p.collectives:
+        lines.append("  collectives (count, kind, chips, bytes a chip sends, time at full ICI bandwidth, result):")
+        lines += [
+            f"    {c.count:>5} x {c.kind:<14} {c.ranks:>4} {size(c.ici_bytes):>11} {seconds(c.seconds):>10}  "
+            f"{c.label.rpartition(' -> ')[2]}"
+            for c in p.collectives[:12]
+        ]
     if p.kernels:
         lines.append("  kernels (count, VMEM, name, where):")
         lines += [

@@ -27,6 +27,13 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--cache", type=_positive, default=2048, help="positions of the static KV cache (2048)")
     parser.add_argument("--dtype", choices=DTYPES, default="bfloat16", help="default: %(default)s")
     parser.add_argument("--optimizer", choices=OPTIMIZERS, default="adamw", help="for train (default: %(default)s)")
+    parser.add_argument(
+        "--tensor",
+        type=_positive,
+        default=1,
+        metavar="CHIPS",
+        help="split the model over so many chips, by its own plan",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--html", metavar="FILE", help="write a page with charts")
     parser.set_defaults(run=run)
@@ -43,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     import torch
 
     from torch_tpu import aot
-    from torch_tpu.aot import models
+    from torch_tpu.aot import layouts, models
     from torch_tpu.aot.chips import topology
     from torch_tpu.aot.compiler import require_libtpu
 
@@ -54,10 +61,11 @@ def run(args: argparse.Namespace) -> int:
             args.model, args.mode, batch=args.batch, length=args.length, cache=args.cache,
             dtype=getattr(torch, args.dtype),
         )  # fmt: skip
+        laid = layouts.tensor_parallel(call.model, args.tensor) if args.tensor > 1 else None
         report = aot.compile(
             call.model, call.args, call.kwargs, topology=args.topology, train=args.mode == "train", loss=call.loss,
             optimizer=_optimizer(args.optimizer) if args.mode == "train" else None, items=call.items, unit=call.unit,
-            title=call.title,
+            title=call.title + (f", over {args.tensor} chips" if args.tensor > 1 else ""), shardings=laid,
         )  # fmt: skip
     except (ValueError, ImportError, aot.CompilerError) as e:
         print(f"torch-tpu plan: {e}", file=sys.stderr)
