@@ -14,14 +14,16 @@ from torch_tpu.runtime import buffers
 
 
 def register(
-    opdef: CustomOpDef, check: Callable[[Mapping[str, Any]], None], donated: Callable[[], frozenset[str]]
-) -> Callable[[], None]:
+    opdef: CustomOpDef, check: Callable[[Mapping[str, Any]], None], donated: Callable[[], frozenset[str]],
+    own: Callable[[list[str]], Callable[..., Any] | None],
+) -> Callable[[], None]:  # fmt: skip
     """Give the operator its kernel for tpu, and one for every other device that raises what ``check`` does.
 
     An operator without tensors runs on tpu.
 
     Args:
       donated: the parameters whose memory the results may take; a tensor whose memory was taken says so when read.
+      own: the kernel, for the names of parameters, where it is not made from the lowering.
 
     Returns:
       What lets go of the kernel: the next call makes it from the lowering that there is then.
@@ -32,7 +34,7 @@ def register(
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
         if not built:
-            built.append((_build(op), tuple(i for i, n in enumerate(names) if n in donated())))
+            built.append((own(names) or _build(op), tuple(i for i, n in enumerate(names) if n in donated())))
         run, given_away = built[0]
         result = run(*args, **kwargs)
         for i in given_away:

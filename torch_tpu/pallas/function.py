@@ -108,6 +108,10 @@ class JaxFunction:
             lowered = function.trace(*traced.jaxpr.in_avals).lower(lowering_platforms=(where,))
         return hashlib.sha256(lowered.as_text().encode()).hexdigest()
 
+    def kernel(self, names: list[str]) -> Callable[..., Any] | None:
+        """The operator's kernel, where it is not made from this as a lowering."""
+        return None
+
     def check(self, values: Mapping[str, Any]) -> None:
         """Raises RuntimeError: a tensor is not on the device; names the parameter, and says what to do."""
         for p in self.signature.parameters:

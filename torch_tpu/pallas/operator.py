@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, overload
 
+import jax
 import sympy
 import torch
 from jax import export as jax_export
@@ -29,8 +30,9 @@ class JaxOp(CustomOpDef):
         namespace, _, name = function.name.partition("::")
         super().__init__(namespace, name, function.signature.schema, _unwrapped(function.fn))
         self._forget = custom_operators.register(
-            self, lambda values: self.function.check(values), lambda: self.function.donated
-        )
+            self, lambda values: self.function.check(values), lambda: self.function.donated,
+            lambda names: self.function.kernel(names),
+        )  # fmt: skip
         self.define(function)
 
     def define(self, function: JaxFunction) -> None:
@@ -167,8 +169,10 @@ def jax_op(
       fn: the function; without it, ``jax_op(name)`` is a decorator.
       donate_argnums: positions of array parameters whose memory the results may take. In eager, a tensor whose memory
         was taken has no values afterwards, and says so when it is read.
-      mesh: a mesh over which the function runs, a part of each array on each device: ``get_pallas_mesh``.
-      input_partition_specs, output_partition_specs: how the arrays lie over the mesh, a ``PartitionSpec`` each.
+      mesh: a mesh over which the function runs, a part of each array on each device: that of ``get_pallas_mesh``, or
+        what that takes. Such an operator is no part of a compiled graph.
+      input_partition_specs, output_partition_specs: how the arrays lie over the mesh, a ``PartitionSpec`` each, or one
+        for all; None: whole on each device.
       differentiable: derive the gradient by ``jax.vjp``. The backward pass runs the function again. Without it, use
         ``register_autograd``.
       x64: trace the function in JAX's 64-bit mode.
@@ -188,7 +192,17 @@ def jax_op(
         if not callable(fn):
             raise TypeError(f"jax_op {name}: expected a function, got {type(fn).__name__}")
         signature = signature_of(name, fn)
-        function = JaxFunction(name, fn, signature, x64=x64, donated=_donated(name, signature, donate_argnums))
+        options = {"x64": x64, "donated": _donated(name, signature, donate_argnums)}
+        if mesh is None:
+            function = JaxFunction(name, fn, signature, **options)
+        else:
+            from torch_tpu.pallas import mesh as meshes  # its functions are these
+
+            over = mesh if isinstance(mesh, jax.sharding.Mesh) else meshes.get_pallas_mesh(mesh)
+            function = meshes.MeshedFunction(
+                name, fn, signature, **options, mesh=over, in_specs=input_partition_specs,
+                out_specs=output_partition_specs,
+            )  # fmt: skip
         op = defined(function)
         if differentiable:
             from torch_tpu.pallas import derived
