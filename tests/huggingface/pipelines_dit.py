@@ -106,7 +106,7 @@ def _flux2_transformer(layers: int, guidance: bool) -> Any:
     )  # fmt: skip
 
 
-_FLUX2_LAYERS = ("to_q", "to_k", "to_v", "to_out", "to_qkv_mlp_proj")
+_FLUX2_LAYERS = ("to_q", "to_k", "to_v", "to_qkv_mlp_proj")
 _FLUX2 = {**_FLUX, "max_sequence_length": 64, "text_encoder_out_layers": (1, 2, 3)}
 
 
@@ -206,7 +206,11 @@ def _pixart_sigma() -> Any:
     return _pixart(diffusers.PixArtSigmaPipeline, use_additional_conditions=False)
 
 
-@case("auraflow", {**_BOTH, **_IMAGE, "max_sequence_length": 20})
+@case(
+    "auraflow",
+    {**_BOTH, **_IMAGE, "max_sequence_length": 20},
+    lora=("to_q", "to_k", "to_v", "linear_1", "out_projection"),
+)
 def _auraflow() -> Any:
     transformer = diffusers.AuraFlowTransformer2DModel(
         sample_size=16, num_mmdit_layers=1, num_single_dit_layers=1, attention_head_dim=8, num_attention_heads=2,
