@@ -1,21 +1,20 @@
-"""Attention in float64, with its matrix of scores."""
+"""Attention and its gradients in float64, with the matrix of scores."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 
 
-def flash_attention(
-    query: np.ndarray, key: np.ndarray, value: np.ndarray, *, is_causal: bool = False, scale: float = 1.0,
-    window: int | None = None, soft_cap: float | None = None,
-) -> np.ndarray:  # fmt: skip
-    """As ``kernel.flash_attention``."""
-    q, k, v = (np.asarray(x, np.float64) for x in (query, key, value))
-    group = q.shape[1] // k.shape[1]
-    k, v = np.repeat(k, group, 1), np.repeat(v, group, 1)
-    scores = scale * q @ k.swapaxes(-1, -2)
+def _weights(
+    q: np.ndarray, k: np.ndarray, *, is_causal: bool, scale: float, window: int | None, soft_cap: float | None
+) -> tuple[np.ndarray, Any]:
+    """(weights, how a score's change reaches the product of query and key)."""
+    scores, slope = scale * q @ k.swapaxes(-1, -2), scale
     if soft_cap is not None:
-        scores = soft_cap * np.tanh(scores / soft_cap)
+        bent = np.tanh(scores / soft_cap)
+        scores, slope = soft_cap * bent, scale * (1 - bent**2)
     i, j = np.arange(q.shape[2])[:, None], np.arange(k.shape[2])[None]
     seen = np.ones((q.shape[2], k.shape[2]), bool)
     if is_causal:
@@ -24,4 +23,32 @@ def flash_attention(
         seen &= (j > i - window) & (j < i + window)
     scores = np.where(seen, scores, -np.inf)
     weights = np.exp(scores - scores.max(-1, keepdims=True))
-    return weights / weights.sum(-1, keepdims=True) @ v
+    return weights / weights.sum(-1, keepdims=True), slope
+
+
+def flash_attention(
+    query: np.ndarray, key: np.ndarray, value: np.ndarray, *, is_causal: bool = False, scale: float = 1.0,
+    window: int | None = None, soft_cap: float | None = None,
+) -> np.ndarray:  # fmt: skip
+    """As ``kernel.flash_attention``."""
+    group = query.shape[1] // key.shape[1]
+    q, k, v = query.astype(np.float64), np.repeat(key, group, 1), np.repeat(value, group, 1)
+    weights, _ = _weights(q, k, is_causal=is_causal, scale=scale, window=window, soft_cap=soft_cap)
+    return weights @ v
+
+
+def gradients(
+    query: np.ndarray, key: np.ndarray, value: np.ndarray, grad: np.ndarray, *, is_causal: bool = False,
+    scale: float = 1.0, window: int | None = None, soft_cap: float | None = None,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:  # fmt: skip
+    """Of query, key and value."""
+    group = query.shape[1] // key.shape[1]
+    k, v = np.repeat(key, group, 1), np.repeat(value, group, 1)
+    weights, slope = _weights(query, k, is_causal=is_causal, scale=scale, window=window, soft_cap=soft_cap)
+    of_weights = grad @ v.swapaxes(-1, -2)
+    of_scores = weights * (of_weights - (weights * of_weights).sum(-1, keepdims=True)) * slope
+
+    def of_group(x: np.ndarray) -> np.ndarray:
+        return x.reshape(x.shape[0], -1, group, *x.shape[2:]).sum(2)
+
+    return of_scores @ k, of_group(of_scores.swapaxes(-1, -2) @ query), of_group(weights.swapaxes(-1, -2) @ grad)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax.experimental.pallas.ops.tpu import paged_attention as jax_paged
 from jax.experimental.pallas.ops.tpu import ragged_paged_attention as jax_ragged
 
 _VMEM = 32 << 20
-_PAGES_OF_A_STEP = 8
+_PAGES_OF_A_STEP, _QUERIES_OF_A_STEP = 8, 32
 
 
 def _pages_of_a_step(pages: int) -> int:
@@ -25,11 +26,12 @@ def paged_attention(query: Any, key_pages: Any, value_pages: Any, lengths: Any, 
       lengths: int32[batch], tokens in the cache of each sequence.
       page_indices: int32[batch, pages of a sequence].
     """
-    query = (query.astype(jnp.float32) * scale).astype(query.dtype)
-    return jax_paged.paged_attention(
-        query, key_pages, value_pages, lengths, page_indices,
-        pages_per_compute_block=_pages_of_a_step(page_indices.shape[1]),
-    )  # fmt: skip
+    with jax.enable_x64(False):
+        query = (query.astype(jnp.float32) * scale).astype(query.dtype)
+        return jax_paged.paged_attention(
+            query, key_pages, value_pages, lengths, page_indices,
+            pages_per_compute_block=_pages_of_a_step(page_indices.shape[1]),
+        )  # fmt: skip
 
 
 def ragged_paged_attention(
@@ -45,8 +47,9 @@ def ragged_paged_attention(
       starts: int32[sequences + 1], where each sequence's tokens start.
       count: int32[1], how many of the sequences there are.
     """
-    return jax_ragged.ragged_paged_attention(
-        query, pages, lengths, page_indices, starts, count, sm_scale=scale,
-        num_kv_pages_per_block=_pages_of_a_step(page_indices.shape[1]), num_queries_per_block=min(32, query.shape[0]),
-        vmem_limit_bytes=_VMEM,
-    )  # fmt: skip
+    with jax.enable_x64(False):
+        return jax_ragged.ragged_paged_attention(
+            query, pages, lengths, page_indices, starts, count, sm_scale=scale,
+            num_kv_pages_per_block=_pages_of_a_step(page_indices.shape[1]), num_queries_per_block=_QUERIES_OF_A_STEP,
+            vmem_limit_bytes=_VMEM,
+        )  # fmt: skip

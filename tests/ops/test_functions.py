@@ -1,0 +1,263 @@
+"""torch.tpu.ops on the device, and where the kernels come in by themselves."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+import torch_tpu.aot as aot
+from torch_tpu.lowering import attention, grouped_matmul, matmul
+from torch_tpu.ops import chips
+from torch_tpu.ops.flash_attention import reference as flash
+from torch_tpu.ops.paged_cache import reference as paged
+from torch_tpu.runtime import interpretation
+
+
+def normal(*shape, seed=0, dtype=torch.float32):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+# Experts -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_ragged_dot(compiled):
+    x, w, sizes = normal(10, 16), normal(3, 16, 8, seed=1), torch.tensor([3, 0, 6])
+    a, b = x.to("tpu").requires_grad_(), w.to("tpu").requires_grad_()
+    fn = torch.compile(torch.tpu.ops.ragged_dot, fullgraph=True) if compiled else torch.tpu.ops.ragged_dot
+    y = fn(a, b, sizes.to("tpu"))
+    y.pow(2).sum().backward()
+    want = torch.cat([x[:3] @ w[0], x[3:9] @ w[2], torch.zeros(1, 8)])
+    torch.testing.assert_close(y.detach().cpu(), want)
+    of_w = torch.stack([x[:3].T @ want[:3], torch.zeros(16, 8), x[3:9].T @ want[3:9]]) * 2
+    torch.testing.assert_close(b.grad.cpu(), of_w, rtol=1e-5, atol=1e-4)
+    again = torch.tpu.ops.ragged_dot_weight_grad(a.detach(), 2 * y.detach(), sizes.to("tpu"))
+    torch.testing.assert_close(again.cpu(), of_w, rtol=1e-5, atol=1e-4)
+    assert bool((a.grad[9] == 0).all())
+
+
+def test_group_sizes_that_do_not_fit():
+    x, w = normal(10, 16).to("tpu"), normal(3, 16, 8).to("tpu")
+    for sizes in ([3, 9, 6], [3, -1, 6]):
+        with pytest.raises(RuntimeError, match="group_sizes are negative, or more than the 10 rows of lhs together"):
+            torch.tpu.ops.ragged_dot(x, w, torch.tensor(sizes, device="tpu")).cpu()
+    with pytest.raises(ValueError, match=r"vector of integers, got torch.float32 of shape \(3,\)"):
+        torch.tpu.ops.ragged_dot(x, w, torch.ones(3, device="tpu"))
+    # PyTorch on CPU takes ends past the rows as their number.
+    ends = torch.tensor([2, 4, 20], dtype=torch.int32)
+    torch.testing.assert_close(F.grouped_mm(x, w, offs=ends.to("tpu")).cpu(), F.grouped_mm(x.cpu(), w.cpu(), offs=ends))
+
+
+FORMS = {
+    "2x3": ((40, 16), (4, 16, 24), False),
+    "2x3, transposed": ((40, 16), (4, 24, 16), True),
+    "3x2": ((4, 24, 16), (16, 40), False),
+    "2x2": ((24, 40), (40, 16), False),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("form", FORMS)
+def test_grouped_mm_compiled(form, dtype):
+    """Every dtype: PyTorch's own rule for fake tensors takes bfloat16 alone."""
+    left, right, turned = FORMS[form]
+
+    def call(device, wrap):
+        a, b = (normal(*s, seed=i, dtype=dtype).to(device).requires_grad_() for i, s in enumerate((left, right)))
+        ends = torch.tensor([2, 2, 30, 40], dtype=torch.int32, device=device)
+        fn = wrap(lambda a, b, e: F.grouped_mm(a, b.transpose(-2, -1) if turned else b, offs=e))
+        y = fn(a, b, ends)
+        y.float().pow(2).sum().backward()
+        return [t.detach().cpu() for t in (y, a.grad, b.grad)]
+
+    got = call("tpu", lambda f: torch.compile(f, backend="tpu", fullgraph=True))
+    for g, w in zip(got, call("cpu", lambda f: f), strict=True):
+        torch.testing.assert_close(g, w, rtol=2e-2 if dtype == torch.bfloat16 else 1e-5, atol=1e-3)
+
+
+def kernels(fn, *avals, chip="v6e"):
+    """Names of the Pallas kernels in the program for a TPU, and the shapes that it transposes or gathers."""
+    with jax.enable_x64(True), interpretation.lowering_for("tpu", chip), interpretation.seen_as(chip):
+        jaxpr = jax.jit(fn).trace(*(jax.ShapeDtypeStruct(s, d) for s, d in avals)).jaxpr.jaxpr
+    found, live = [], {id(v) for v in jaxpr.outvars}
+    for eqn in reversed(jaxpr.eqns):  # what nothing uses, XLA drops
+        if any(id(v) in live for v in eqn.outvars):
+            live |= {id(v) for v in eqn.invars}
+            name = eqn.params.get("name", "") if eqn.primitive.name == "pallas_call" else ""
+            found += [name] if name else []
+            if eqn.primitive.name in ("transpose", "gather", "convert_element_type"):
+                found.append(tuple(eqn.outvars[0].aval.shape))
+    return found
+
+
+BF16, F32, I32 = jnp.bfloat16, jnp.float32, jnp.int32
+
+
+@pytest.mark.parametrize("dtype", [BF16, F32])
+def test_weights_are_read_as_they_lie(dtype):
+    def stored(x, w, e):
+        return grouped_matmul.grouped_mm(x, jnp.swapaxes(w, 1, 2), e)
+
+    found = kernels(stored, ((64, 32), dtype), ((4, 48, 32), dtype), ((4,), I32))
+    assert "grouped_rows" in found and not any(len(f) == 3 for f in found if not isinstance(f, str))
+    found = kernels(
+        lambda x, g, e: grouped_matmul.grouped_mm(x.T, g, e), ((64, 32), dtype), ((64, 48), dtype), ((4,), I32)
+    )
+    assert "grouped_sum" in found and (32, 64) not in found
+
+
+def test_where_there_are_no_kernels():
+    call = (lambda x, w, e: grouped_matmul.grouped_mm(x, w, e)), ((64, 32), F32), ((4, 32, 48), F32), ((4,), I32)
+    half = (call[0], *((s, jnp.float16 if d == F32 else d) for s, d in call[1:]))
+    assert "grouped_rows" in kernels(*call) and "grouped_rows" not in kernels(*half)
+    with chips.partitioned():  # XLA cannot split a kernel over devices
+        assert "grouped_rows" not in kernels(*call)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_vectors_by_chosen_matrices(dtype, compiled):
+    """Transformers' "batched_mm" experts, to which ``generate`` changes for decode, in both layouts of weights."""
+    x, up, down = (
+        normal(6, 16, dtype=dtype),
+        normal(4, 24, 16, seed=1, dtype=dtype),
+        normal(4, 24, 8, seed=2, dtype=dtype),
+    )
+    index = torch.tensor([[0, 1], [3, 2], [1, 1]])
+
+    def experts(x, up, down, index):
+        index = index.reshape(-1)
+        hidden = torch.bmm(up[index], x.unsqueeze(-1)).squeeze(-1)
+        return torch.bmm(hidden.unsqueeze(1), down[index]).squeeze(1)
+
+    fn = torch.compile(experts, backend="tpu", fullgraph=True) if compiled else experts
+    got = fn(*(t.to("tpu") for t in (x, up, down, index))).cpu()
+    torch.testing.assert_close(
+        got, experts(x, up, down, index), rtol=2e-2, atol=2e-2 if dtype == torch.bfloat16 else 1e-4
+    )
+
+
+def test_no_copy_of_chosen_matrices():
+    def stored(x, w, i):
+        return grouped_matmul.bmm(w[i], x[:, :, None])
+
+    avals = (((6, 16), BF16), ((4, 24, 16), BF16), ((6,), I32))
+    found = kernels(stored, *avals)
+    assert "grouped_rows" in found and (6, 24, 16) not in found
+    # Several columns, or an index of columns, are products as ever.
+    assert "grouped_rows" not in kernels(lambda x, w, i: grouped_matmul.bmm(w[i], x), ((6, 16, 2), BF16), *avals[1:])
+    assert "grouped_rows" not in kernels(lambda x, w: matmul.product(w, x), ((4, 16, 1), BF16), avals[1])
+
+
+def test_experts_by_the_compilers_numbers():
+    """One layer of 64 experts for 32 tokens: the work of its rows, the weights of its experts, once."""
+
+    class Layer(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.empty(64, 512, 1024, dtype=torch.bfloat16, device="meta"))
+
+        def forward(self, x, ends):
+            return F.grouped_mm(x, self.weight.transpose(-2, -1), offs=ends)
+
+    x = torch.empty(128, 1024, dtype=torch.bfloat16, device="meta")
+    ends = torch.empty(64, dtype=torch.int32, device="meta")
+    program = aot.compile(Layer(), (x, ends), topology="v6e-1").programs[0]
+    useful, weights = 2 * 128 * 1024 * 512, 64 * 512 * 1024 * 2
+    assert useful <= program.flops < 1.3 * useful
+    assert program.hbm_bytes < 1.05 * weights
+
+
+# Attention ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"is_causal": True}, {"is_causal": True, "window": 7}, {"soft_cap": 3.0, "scale": 0.2}], ids=str
+)
+def test_splash_sdpa(options):
+    q, k, v = normal(1, 4, 40, 32), normal(1, 2, 40, 32, seed=1), normal(1, 2, 40, 32, seed=2)
+    grad = normal(1, 4, 40, 32, seed=3)
+    on = [t.to("tpu").requires_grad_() for t in (q, k, v)]
+    out = torch.tpu.ops.splash_sdpa(*on, **options)
+    out.backward(grad.to("tpu"))
+    wide = [t.double().numpy() for t in (q, k, v, grad)]
+    given = {"scale": 32**-0.5} | options
+    for got, want in zip(
+        (out.detach(), *(t.grad for t in on)),
+        (flash.flash_attention(*wide[:3], **given), *flash.gradients(*wide, **given)),
+        strict=True,
+    ):
+        np.testing.assert_allclose(got.cpu().numpy(), want, rtol=1e-4, atol=1e-5)
+
+
+def test_attention_that_does_not_fit():
+    q, k = normal(1, 4, 8, 32).to("tpu"), normal(1, 3, 8, 32).to("tpu")
+    with pytest.raises(ValueError, match="splash_sdpa: shapes do not fit"):
+        torch.tpu.ops.splash_sdpa(q, k, k)
+    with pytest.raises(ValueError, match="expected bfloat16 or float32"):
+        torch.tpu.ops.splash_sdpa(q.half(), q.half(), q.half())
+    with pytest.raises(ValueError, match="a head's size has to be a multiple of 128, got 32"):
+        pages = normal(4, 2, 4, 32).to("tpu")
+        one, index = (torch.ones(s, dtype=torch.int32, device="tpu") for s in (1, (1, 2)))
+        torch.tpu.ops.paged_attention(q[:, :, 0], pages, pages, one, index)
+
+
+def test_attention_over_pages():
+    q, pages = normal(3, 4, 128), [normal(2, 12, 4, 128, seed=i) for i in (1, 2)]
+    lengths = torch.tensor([1, 7, 16], dtype=torch.int32)
+    index = torch.randperm(12, generator=torch.Generator().manual_seed(3)).reshape(3, 4).int()
+    got = torch.tpu.ops.paged_attention(*(t.to("tpu") for t in (q, *pages, lengths, index)))
+    arrays = [t.numpy() for t in (q, *pages, lengths, index)]
+    np.testing.assert_allclose(
+        got.cpu().numpy(), paged.paged_attention(np, *arrays, 128**-0.5, np.float64), rtol=1e-4, atol=1e-5
+    )
+    with pytest.raises(RuntimeError, match="a page index is not one of 12 pages"):
+        torch.tpu.ops.paged_attention(*(t.to("tpu") for t in (q, *pages, lengths, index + 1))).cpu()
+    query, both = normal(9, 4, 128, seed=4), normal(12, 4, 4, 128, seed=5)
+    rest = [torch.tensor(v, dtype=torch.int32) for v in ([5, 7, 16], [0, 5, 6, 9], [3])]
+    operands = [query, both, rest[0], index, *rest[1:]]
+    got = torch.tpu.ops.ragged_paged_attention(*(t.to("tpu") for t in operands))
+    want = paged.ragged_paged_attention(np, *(t.numpy() for t in operands), 128**-0.5, np.float64)
+    np.testing.assert_allclose(got.cpu().numpy(), want, rtol=1e-4, atol=1e-5)
+
+
+def attend(q, k, v):
+    return attention.fused_attention(q, k, v, None, 0.0, True)[0]
+
+
+def back(q, k, v, g):
+    lse = jnp.zeros(q.shape[:3], F32)
+    mask = (True, True, True, False)
+    return attention.fused_attention_backward(
+        g, q, k, v, None, mask, g, lse, None, None, 0, 0, 0.0, True, None, None
+    )[:3]  # fmt: skip
+
+
+def test_sdpa_takes_a_flash_kernel_where_scores_would_go_to_hbm():
+    def shapes(length, dtype=BF16):
+        return ((1, 32, length, 64), dtype), ((1, 8, length, 64), dtype), ((1, 8, length, 64), dtype)
+
+    def text(fn, avals):
+        with jax.enable_x64(True), interpretation.lowering_for("tpu", "v6e"), interpretation.seen_as("v6e"):
+            return str(jax.make_jaxpr(fn)(*(jax.ShapeDtypeStruct(s, d) for s, d in avals)))
+
+    assert "pallas_call" in text(attend, shapes(2048))
+    assert "pallas_call" in text(back, (*shapes(2048), ((1, 32, 2048, 64), BF16)))
+    assert "pallas_call" not in text(attend, shapes(512))
+    assert "pallas_call" not in text(attend, shapes(2048, F32))
+
+
+def test_a_backward_without_dropout_makes_no_mask():
+    from torch_tpu.eager.spec import find, spec_for
+
+    lowering = spec_for(find("aten::_scaled_dot_product_fused_attention_overrideable_backward")).lowering
+    assert lowering.specialize["dropout_p"] == (0,)
+
+
+def test_a_barrier_changes_nothing():
+    x, y = normal(3).to("tpu"), normal(4).to("tpu")
+    a, b = torch.tpu.ops.optimization_barrier(x, y)
+    assert torch.equal(a, x) and torch.equal(b, y) and torch.equal(torch.tpu.ops.optimization_barrier(x), x)
+    assert torch.tpu.ops.max_pool2d is F.max_pool2d

@@ -1,0 +1,117 @@
+"""Attention against its reference, interpreted, forward and backward; and compiled by libtpu at realistic sizes.
+
+python -m torch_tpu.ops.flash_attention.validate [--cases 12] [--chips v5e,v5p,v6e]
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from torch_tpu.ops import checking
+from torch_tpu.ops.flash_attention import kernel, reference, sizes
+
+# The largest difference by the largest value. bfloat16 weights of the values are rounded once more than the result.
+TOLERANCE = {"float32": 5e-6, "bfloat16": 2e-2}
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    heads: int
+    kv_heads: int
+    length: int
+    keys: int
+    size: int
+    dtype: str
+    is_causal: bool = False
+    window: int | None = None
+    soft_cap: float | None = None
+    seed: int = 0
+
+    @property
+    def options(self) -> dict[str, Any]:
+        scale = self.size**-0.5
+        return {"is_causal": self.is_causal, "window": self.window, "soft_cap": self.soft_cap, "scale": scale}
+
+
+def cases(count: int, seed: int = 0) -> Iterator[Case]:
+    """Lengths that are no multiples of a tile, other lengths of keys, grouped heads, windows, caps."""
+    rng = np.random.default_rng(seed)
+    for i in range(count):
+        kv, length = int(rng.integers(1, 3)), int(rng.integers(1, 300))
+        window = int(rng.integers(1, length + 1)) if i % 3 == 2 else None
+        keys = length if window is not None else int(rng.integers(1, 300))
+        yield Case(
+            kv * int(rng.integers(1, 3)), kv, length, keys, int(rng.choice([32, 64, 80, 128])),
+            "bfloat16" if i % 2 else "float32", bool(rng.integers(2)), window, 5.0 if i % 4 == 3 else None, i,
+        )  # fmt: skip
+
+
+def check(case: Case, mode: str = "simulate") -> dict[str, float]:
+    """Errors of the result and of the three gradients, by the largest value."""
+    rng = np.random.default_rng(case.seed)
+    shapes = [(1, h, n, case.size) for h, n in ((case.heads, case.length), *[(case.kv_heads, case.keys)] * 2)]
+    q, k, v = (jnp.asarray(rng.standard_normal(s), case.dtype) for s in shapes)
+    grad = jnp.asarray(rng.standard_normal(q.shape), case.dtype)
+
+    def both(q: Any, k: Any, v: Any, grad: Any) -> Any:
+        tiles = sizes.Tiles(128, 128)
+        out, pull = jax.vjp(lambda *a: kernel.flash_attention(*a, tiles=tiles, **case.options), q, k, v)
+        return out, *pull(grad)
+
+    got = checking.interpreted(both, q, k, v, grad, mode=mode)
+    wide = [np.asarray(x, np.float64) for x in (q, k, v, grad)]
+    want = [reference.flash_attention(*wide[:3], **case.options), *reference.gradients(*wide, **case.options)]
+    return {n: checking.error(g, w) for n, g, w in zip(("out", "query", "key", "value"), got, want, strict=True)}
+
+
+# name -> batch, heads, kv heads, length, keys, size, causal
+REALISTIC: dict[str, tuple[int, int, int, int, int, int, bool]] = {
+    "Llama-3.2-1B prefill, 2048": (1, 32, 8, 2048, 2048, 64, True),
+    "Llama-3-8B prefill, 8192": (1, 32, 8, 8192, 8192, 128, True),
+    "a diffusion transformer, 4096": (2, 24, 24, 4096, 4096, 128, False),
+    "1500 of 80": (2, 20, 20, 1500, 1500, 80, False),
+}
+
+
+def compile_for(chip: str, name: str) -> Any:
+    """libtpu's verdict, forward and backward. Raises CompilerError where it refuses."""
+    batch, heads, kv_heads, length, keys, size, is_causal = REALISTIC[name]
+    tiles = sizes.tiles(length, keys, size, 2, chip)
+
+    def both(q: Any, k: Any, v: Any, grad: Any) -> Any:
+        out, pull = jax.vjp(
+            lambda *a: kernel.flash_attention(*a, tiles=tiles, is_causal=is_causal, scale=size**-0.5), q, k, v
+        )
+        return out, *pull(grad)
+
+    q, kv = ((batch, heads, length, size), jnp.bfloat16), ((batch, kv_heads, keys, size), jnp.bfloat16)
+    return checking.compiled(both, [q, kv, kv, q], chip)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--cases", type=int, default=12)
+    parser.add_argument("--chips", default="v5e,v5p,v6e")
+    args = parser.parse_args()
+    bad = 0
+    for case in cases(args.cases):
+        found = check(case)
+        wrong = max(found.values()) > TOLERANCE[case.dtype]
+        bad += wrong
+        print("WRONG" if wrong else "ok", case, {k: f"{v:.1e}" for k, v in found.items()}, flush=True)
+    for chip in filter(None, args.chips.split(",")):
+        for name in REALISTIC:
+            c = compile_for(chip, name)
+            print(f"{chip} {name}: {c.seconds:.1f} s, {c.temp_bytes} bytes of work memory", flush=True)
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
