@@ -198,9 +198,36 @@ def test_shardings_over_a_mesh():
     model = nn.Sequential(nn.Linear(256, 1024, bias=False), nn.ReLU(), nn.Linear(1024, 256, bias=False))
     laid = aot.Shardings({"tensor": 4}, {"0.weight": ("tensor", None), "2.weight": (None, "tensor")})
     report = aot.compile(model, torch.empty(64, 256), topology="v6e-4", shardings=laid)
-    assert report.devices == 4 and report.programs[0].ici_bytes > 0
+    assert report.devices == 4
+    (program,) = report.programs
+    (reduce,) = program.collectives
+    assert (reduce.kind, reduce.count, reduce.ranks) == ("all-reduce", 1, 4)
+    # A ring sends the result twice, but for the own part.
+    assert reduce.ici_bytes == program.ici_bytes == 64 * 256 * 4 * 2 * 3 // 4
+    assert program.memory["weights"] == 2 * 256 * 1024 * 4 // 4 and program.memory["inputs"] == 64 * 256 * 4
+    assert program.matrix_flops == 2 * 2 * 64 * 256 * 1024 / 4
+    assert "all-reduce        4" in str(report)
     with pytest.raises(ValueError, match="mesh of 4 devices"):
         aot.compile(model, torch.empty(64, 256), topology="v6e-1", shardings=laid)
+
+
+def test_a_decoder_over_chips_has_two_all_reduces_a_layer():
+    from torch_tpu.aot import layouts, models
+
+    config = {
+        "model_type": "llama", "hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 2, "vocab_size": 512,
+        "num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 128,
+    }  # fmt: skip
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(models.PRESETS, "small", config)
+        call = models.call("small", "decode", batch=8, length=128, cache=128, dtype=torch.bfloat16)
+    laid = layouts.tensor_parallel(call.model, 4)
+    report = aot.compile(call.model, call.args, call.kwargs, topology="v6e-4", shardings=laid)
+    found = report.programs[0].collectives
+    assert {c.kind for c in found} == {"all-reduce"} and sum(c.count for c in found) == 2 * 2 + 1, found
+    assert report.programs[0].memory["cache"] == 2 * 2 * 8 * 4 * 128 * 128 * 2 // 4 + 2 * 8
+    with pytest.raises(ValueError, match="cannot be split over 3 chips"):
+        layouts.tensor_parallel(call.model, 3)
 
 
 def test_command_line(tmp_path):

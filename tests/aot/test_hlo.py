@@ -85,3 +85,23 @@ def test_a_padded_convolution():
     line = "%c = f32[1,4,4,5]{3,2,1,0} convolution(%a, %b), window={size=3x3 pad=1_1x1_1}, dim_labels=b01f_01io->b01f"
     left, right = hlo.Array("f32", (1, 4, 4, 2), True), hlo.Array("f32", (3, 3, 2, 5), True)
     assert hlo.convolution_flops(hlo._instruction(line), left, right) == 2 * 2 * 5 * 10**2
+
+
+@pytest.mark.parametrize(
+    ("groups", "ranks"),
+    [
+        ("{{0,1,2,3},{4,5,6,7}}", 4), ("[2,4]<=[8]", 4), ("mesh['axis_0'=1,'axis_1'=8] {'axis_1'}", 8), ("{}", 0),
+        ("mesh['a'=2,'b'=4] {'a','b'}", 8),
+    ],
+)  # fmt: skip
+def test_groups_of_a_collective(groups, ranks):
+    text = f"""HloModule m
+
+ENTRY %main (p: f32[8,16]) -> f32[8,16] {{
+  %p = f32[8,16]{{1,0}} parameter(0)
+  ROOT %all-reduce = f32[8,16]{{1,0}} all-reduce(%p), channel_id=1, replica_groups={groups}, to_apply=%add
+}}
+"""
+    (cost,) = [c for c in hlo.Module(text).costs() if c.ici_bytes]
+    assert cost.ranks == ranks
+    assert cost.ici_bytes == (8 * 16 * 4 * 2 * (ranks - 1) // ranks if ranks else 8 * 16 * 4)
