@@ -80,7 +80,7 @@ def test_grouped_mm_compiled(form, dtype):
 def kernels(fn, *avals, chip="v6e"):
     """Names of the Pallas kernels in the program for a TPU, and the shapes that it transposes or gathers."""
     with jax.enable_x64(True), interpretation.lowering_for("tpu", chip), interpretation.seen_as(chip):
-        jaxpr = jax.jit(fn).trace(*(jax.ShapeDtypeStruct(s, d) for s, d in avals)).jaxpr.jaxpr
+        jaxpr = jax.jit(lambda *a: fn(*a)).trace(*(jax.ShapeDtypeStruct(s, d) for s, d in avals)).jaxpr.jaxpr
     found, live = [], {id(v) for v in jaxpr.outvars}
     for eqn in reversed(jaxpr.eqns):  # what nothing uses, XLA drops
         if any(id(v) in live for v in eqn.outvars):

