@@ -79,8 +79,8 @@ class Plan:
     __slots__ = (
         "_programs",
         "call",
-        "consumable",
         "constant",
+        "consumable",
         "device",
         "donatable",
         "factories",
