@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+import accelerate
 import diffusers
 import numpy
 import torch
@@ -209,7 +210,19 @@ def sequential_offload(case: Case, times: Times) -> None:
     if pipe._exclude_from_cpu_offload and case.denoiser in pipe._exclude_from_cpu_offload:
         raise Skipped("the pipeline excludes its denoiser")
     pipe.enable_sequential_cpu_offload(device="tpu")
-    expect(case, expected, call(case, pipe, "tpu"))
+    try:
+        expect(case, expected, call(case, pipe, "tpu"))
+    except Different:
+        if float((on_cpu(case, _offload_on_cpu) - expected).abs().max()) > TOLERANCE:
+            raise Skipped("CPU: offloaded layers give something else there too (weight_norm)") from None
+        raise
+
+
+def _offload_on_cpu(pipe: diffusers.DiffusionPipeline) -> None:
+    """What sequential offloading does, from the CPU to the CPU."""
+    for component in pipe.components.values():
+        if isinstance(component, torch.nn.Module):
+            accelerate.cpu_offload(component, torch.device("cpu"), offload_buffers=len(component._parameters) > 0)
 
 
 def group_offload(case: Case, times: Times) -> None:

@@ -231,6 +231,7 @@ _LOOPS: dict[str, Loop] = {
     "EntropyBoundScheduler": _tokens,
     "CogVideoXDPMScheduler": _cogvideox_dpm,
     "ConsistencyDecoderScheduler": _two_steps,
+    "CosineDPMSolverMultistepScheduler": _brownian,
     "DPMSolverSDEScheduler": _brownian,
     "HeliosDMDScheduler": _distilled_stages,
     "HeliosScheduler": _stages,
