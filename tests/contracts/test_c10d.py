@@ -35,3 +35,23 @@ def test_ddp_keeps_streams_by_index():
     from torch.nn.parallel import _functions
 
     assert _functions._streams is None or isinstance(_functions._streams, list)
+
+
+def test_groups_and_meshes_in_graphs_are_names_or_opaque_objects():
+    from torch._library.fake_class_registry import FakeScriptObject
+
+    assert callable(c10d._resolve_process_group) and callable(FakeScriptObject)
+    op = torch.ops._c10d_functional.all_reduce.default
+    assert [a.name for a in op._schema.arguments] == ["input", "reduce_op", "group_name"]
+    assert callable(c10d.split_group) and dist.split_group is c10d.split_group
+
+
+def test_dtensor_takes_strategies_and_context_parallel_handlers():
+    """binding/dtensor.py"""
+    from torch.distributed.tensor._op_schema import OpStrategy, RuntimeSchemaInfo
+    from torch.distributed.tensor._ops.utils import expand_to_full_mesh_op_strategy, register_op_strategy
+    from torch.distributed.tensor.experimental._context_parallel import _attention
+
+    assert all(map(callable, (OpStrategy, RuntimeSchemaInfo, expand_to_full_mesh_op_strategy, register_op_strategy)))
+    assert isinstance(_attention.custom_ops, dict)
+    assert callable(_attention._templated_ring_attention) and callable(_attention._templated_ring_attention_backward)

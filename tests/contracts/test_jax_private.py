@@ -115,3 +115,14 @@ def test_a_tracer_knows_the_transpose_that_made_it():
     x, (before, order), turned, twice = seen
     assert before is x and order == (1, 0, 2)
     assert turned[0] is x and turned[1] and twice[0] is x and not twice[1]
+
+
+def test_a_program_runs_on_arrays_of_this_process_alone():
+    """runtime/spanning.py: an executable's own entry, and its results by device."""
+    import jax
+    import numpy as np
+
+    compiled = jax.jit(lambda x: (x + 1, x.sum())).lower(np.ones(3, np.float32)).compile()
+    x = jax.device_put(np.ones(3, np.float32), jax.devices("cpu")[0])
+    (first,), (second,) = compiled.runtime_executable().execute_sharded([x]).disassemble_into_single_device_arrays()
+    assert np.asarray(first).tolist() == [2, 2, 2] and np.asarray(second).tolist() in (3, [3])
