@@ -77,6 +77,24 @@ def test_grouped_mm_compiled(form, dtype):
         torch.testing.assert_close(g, w, rtol=2e-2 if dtype == torch.bfloat16 else 1e-5, atol=1e-3)
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+def test_scaled_grouped_mm(compiled):
+    """PyTorch has no CPU kernel of it: against the same in float64."""
+    x, w = (normal(*s, seed=i).to(torch.float8_e4m3fn) for i, s in enumerate([(16, 32), (3, 48, 32)]))
+    a, b, ends = normal(16, seed=3).abs(), normal(3, 48, seed=4).abs(), torch.tensor([5, 5, 16], dtype=torch.int32)
+    on = [t.to("tpu") for t in (x, w, a, b, ends)]
+
+    def call(x, w, a, b, e):
+        return torch._scaled_grouped_mm(x, w.transpose(-2, -1), a, b, offs=e)
+
+    fn = torch.compile(call, backend="tpu", fullgraph=True) if compiled else call
+    wide, group = [t.float().double() for t in (x, w)], torch.tensor([0] * 5 + [2] * 11)
+    want = torch.einsum("rk,rnk->rn", wide[0], wide[1][group]) * a.double()[:, None] * b.double()[group]
+    torch.testing.assert_close(fn(*on).cpu(), want.bfloat16(), rtol=1e-2, atol=1e-2)
+    with pytest.raises((NotImplementedError, RuntimeError), match="scale"):
+        torch._scaled_grouped_mm(on[0], on[1].transpose(-2, -1), on[2][:3], on[3], offs=on[4])
+
+
 def kernels(fn, *avals, chip="v6e"):
     """Names of the Pallas kernels in the program for a TPU, and the shapes that it transposes or gathers."""
     with jax.enable_x64(True), interpretation.lowering_for("tpu", chip), interpretation.seen_as(chip):

@@ -156,6 +156,46 @@ def _turned(x: Any) -> Any:
     return stored if transposed else jnp.swapaxes(x, -1, -2)
 
 
+@register("aten::_scaled_grouped_mm", precision=True, own_shapes=True)
+def scaled_grouped_mm(
+    self: Any,
+    mat2: Any,
+    scale_a: Any,
+    scale_b: Any,
+    offs: Any = None,
+    bias: Any = None,
+    scale_result: Any = None,
+    out_dtype: torch.dtype | None = None,
+    use_fast_accum: bool = False,
+) -> Any:
+    """float8 rows by float8 experts, with a float32 scale a row and one an expert's column; bfloat16 by default.
+
+    float8 is exact in bfloat16, in which the products are made.
+    """
+    _check(self, mat2, offs, bias)
+    rows, groups, n = self.shape[0], mat2.shape[0], mat2.shape[-1]
+    eight = all(x.dtype.itemsize == 1 and jnp.issubdtype(x.dtype, jnp.floating) for x in (self, mat2))
+    fits = self.ndim == 2 and mat2.ndim == 3 and scale_result is None
+    if not fits or not eight or scale_a.shape != (rows,) or scale_b.shape != (groups, n):
+        raise NotImplementedError(
+            f"_scaled_grouped_mm: {self.dtype}{list(self.shape)} by {mat2.dtype}{list(mat2.shape)} with scales of "
+            f"{list(scale_a.shape)} and {list(scale_b.shape)}; supported: float8 (rows, k) by (groups, k, n), scales of "
+            "(rows,) and (groups, n), no scale_result"
+        )
+    out = grouped_rows(self.astype(jnp.bfloat16), _widened(mat2), offs)
+    row = jnp.arange(rows, dtype=jnp.int32)
+    group = jnp.minimum(jnp.sum(offs[None, :] <= row[:, None], axis=1, dtype=jnp.int32), groups - 1)
+    out = out * scale_a.astype(jnp.float32)[:, None] * scale_b.astype(jnp.float32)[group]
+    return out.astype(jnp.bfloat16 if out_dtype is None else dtypes.to_jax(out_dtype))
+
+
+def _widened(x: Any) -> Any:
+    """float8 matrices as bfloat16, in the layout that they were given in."""
+    stored, transposed = matrices(x)
+    stored = stored.astype(jnp.bfloat16)
+    return jnp.swapaxes(stored, -1, -2) if transposed else stored
+
+
 @register("aten::bmm", precision=True)
 def bmm(self: Any, mat2: Any) -> Any:
     """A stack of products. Vectors by matrices that were chosen from a stack (the experts of tokens in decode, as
