@@ -179,8 +179,8 @@ def scaled_grouped_mm(
     if not fits or not eight or scale_a.shape != (rows,) or scale_b.shape != (groups, n):
         raise NotImplementedError(
             f"_scaled_grouped_mm: {self.dtype}{list(self.shape)} by {mat2.dtype}{list(mat2.shape)} with scales of "
-            f"{list(scale_a.shape)} and {list(scale_b.shape)}; supported: float8 (rows, k) by (groups, k, n), scales of "
-            "(rows,) and (groups, n), no scale_result"
+            f"{list(scale_a.shape)} and {list(scale_b.shape)}; supported: float8 (rows, k) by (groups, k, n), scales "
+            "of (rows,) and (groups, n), no scale_result"
         )
     out = grouped_rows(self.astype(jnp.bfloat16), _widened(mat2), offs)
     row = jnp.arange(rows, dtype=jnp.int32)
