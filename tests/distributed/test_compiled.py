@@ -10,10 +10,10 @@ MORE = os.environ.get("TORCH_TPU_TEST_MORE", "0") != "0"
 
 
 def test_collectives_and_training_in_compiled_graphs():
-    names = "collectives", "numbers_of_a_rank", "gradients", "tensor_parallel", "parameters_gathered_in_the_graph"
+    names = "collectives", "numbers_of_a_rank", "gradients", "tensor_parallel"
     run("on_ranks_compiled", "everything", *names, timeout=400)
 
 
 @pytest.mark.skipif(not MORE, reason="long: with TORCH_TPU_TEST_MORE=1")
-def test_what_keeps_its_collectives_in_hooks():
-    run("on_ranks_compiled", "everything", "fsdp", "ddp", timeout=400)
+def test_parameters_in_parts():
+    run("on_ranks_compiled", "everything", "parameters_gathered_in_the_graph", "fsdp", "ddp", timeout=400)

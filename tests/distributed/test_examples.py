@@ -9,6 +9,7 @@ import sys
 import pytest
 import torch
 
+long = pytest.mark.skipif(os.environ.get("TORCH_TPU_TEST_MORE", "0") == "0", reason="long: with TORCH_TPU_TEST_MORE=1")
 EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples"
 
 
@@ -33,7 +34,7 @@ def test_training_with_fsdp():
     assert found[11] < found[0] - 0.01, found
 
 
-@pytest.mark.skipif(os.environ.get("TORCH_TPU_TEST_MORE", "0") == "0", reason="long: with TORCH_TPU_TEST_MORE=1")
+@long
 def test_going_on_from_a_checkpoint(tmp_path):
     script, small = EXAMPLES / "train_fsdp.py", SMALL
     whole = losses(torchrun(script, *small, "--steps", 12))
@@ -42,6 +43,7 @@ def test_going_on_from_a_checkpoint(tmp_path):
     assert first[0] == whole[0] and rest == {k: v for k, v in whole.items() if k >= 6}, (whole, first, rest)
 
 
+@long
 def test_serving_with_tensor_parallelism(tmp_path):
     from transformers import LlamaConfig, LlamaForCausalLM
 

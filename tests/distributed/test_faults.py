@@ -1,8 +1,13 @@
 """A rank that fails, is killed, comes late or does something else: the others end soon, with a message that says it."""
 
+import os
+
 import pytest
 
 from .harness import start
+
+MORE = os.environ.get("TORCH_TPU_TEST_MORE", "0") != "0"
+long = pytest.mark.skipif(not MORE, reason="long: with TORCH_TPU_TEST_MORE=1")
 
 _SECONDS = 30  # in which the others end after the rank that does wrong, on a busy machine
 
@@ -45,6 +50,7 @@ def test_graphs_that_differ():
     assert ranks[-1].code == 1 and "rank 0: %1 = aten::relu(%0)" in ranks[-1].out, ranks
 
 
+@long
 def test_compiled_programs_that_differ():
     ranks = ends("other_compiled_program", "tpu_dist: ", "program graph")
     assert ranks[-1].code not in (0, None), ranks
@@ -53,10 +59,10 @@ def test_compiled_programs_that_differ():
 @pytest.mark.parametrize(
     ("function", "words"),
     [
-        ("killed_in_init", "waited in init_process_group; the process of rank 1 has ended"),
+        pytest.param("killed_in_init", "waited in init_process_group; the process of rank 1 has ended", marks=long),
         ("killed_while_compiling", "the agreement on program"),
         ("killed_in_a_program", "no answer from rank 1"),
-        ("killed_in_backward", "all_reduce(sum)"),
+        pytest.param("killed_in_backward", "all_reduce(sum)", marks=long),
     ],
 )
 def test_killed_in_each_phase(function, words):
