@@ -160,6 +160,10 @@ def matrix_flops(jaxpr: Any) -> float:
     """Floating point operations of the products and convolutions in a JAX program; a ``while`` counts once."""
     total = 0.0
     for eqn in jaxpr.eqns:
+        estimate = eqn.params.get("cost_estimate")  # of a kernel, which knows better what its steps are together
+        if estimate is not None and estimate.flops:
+            total += estimate.flops
+            continue
         if eqn.primitive.name == "dot_general":
             ((contracted, _), _) = eqn.params["dimension_numbers"]
             total += 2.0 * math.prod(eqn.outvars[0].aval.shape) * math.prod(
