@@ -210,3 +210,17 @@ def test_backward_goes_through_the_engine_that_is_set():
 
     assert "Variable._execution_engine.run_backward(" in inspect.getsource(graph._engine_run_backward)
     assert isinstance(torch.autograd.Variable._execution_engine, torch._C._ImperativeEngine)
+
+
+def test_a_rule_for_fake_tensors_may_pass_an_operator_on():
+    """``eager/fakes.py`` has rules for device tpu alone; NotImplemented leaves other devices to PyTorch's own."""
+    from torch._subclasses import fake_impls
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    torch.ones(1, device="tpu")
+    assert torch.ops.aten._grouped_mm.default in fake_impls.op_implementations_dict
+    with FakeTensorMode():
+        for device, dtype in (("tpu", torch.float32), ("cpu", torch.bfloat16)):
+            x, w = torch.empty(8, 16, device=device, dtype=dtype), torch.empty(2, 16, 8, device=device, dtype=dtype)
+            ends = torch.empty(2, dtype=torch.int32, device=device)
+            assert torch._grouped_mm(x, w, offs=ends).shape == (8, 8)
