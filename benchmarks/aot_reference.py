@@ -7,9 +7,9 @@ what the compiler says of the two programs.
 
     python benchmarks/aot_reference.py [decode1 decode64 prefill train] [--layers 16] [--int64] [--json out.json]
 
-``vit`` is a batch of 64 images of 224 x 224 through ViT-B/16 (``aot_vit.py``; --layers counts its twelve), ``dit`` a step
-of DiT-XL/2 (``aot_dit.py``, 28 layers). ``--int64``
-gives the reference token ids and the cache's length in the type that PyTorch has for them; JAX's own is int32.
+``vit`` is a batch of 64 images of 224 x 224 through ViT-B/16 (``aot_vit.py``; --layers counts its twelve), ``dit`` a
+step of DiT-XL/2 (``aot_dit.py``; it has 28). ``--int64`` gives the reference token ids and the cache's length in the
+type that PyTorch has for them; JAX's own is int32.
 
 The reference is idiomatic JAX: grouped-query attention without repeated keys, float32 softmax and norms, one jitted
 training step, attention recomputed in the backward pass (jax.checkpoint). Ours is Transformers' unmodified
