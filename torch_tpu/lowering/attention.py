@@ -11,7 +11,7 @@ kernel (``torch_tpu/ops/flash_attention``).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -32,6 +32,7 @@ class _Problem(NamedTuple):
     bias: Any
     scale: Any
     is_causal: bool
+    first: Any = 0  # the place of the first query among all
 
 
 def _problem(query: Any, key: Any, value: Any, bias: Any, is_causal: bool, scale: Any) -> _Problem:
@@ -64,13 +65,14 @@ def _scores(p: _Problem, bias: Any) -> Any:
     elif bias is not None:
         scores = scores + bias.astype(scores.dtype)
     if p.is_causal:
-        scores = jnp.where(_causal(scores.shape[3:]), scores, -jnp.inf)
+        scores = jnp.where(_causal(p), scores, -jnp.inf)
     return scores
 
 
-def _causal(shape: Sequence[int]) -> Any:
-    row, column = (lax.broadcasted_iota(jnp.int32, tuple(shape), d) for d in (0, 1))
-    return column <= row
+def _causal(p: _Problem) -> Any:
+    shape = (p.query.shape[3], p.key.shape[2])
+    row, column = (lax.broadcasted_iota(jnp.int32, shape, d) for d in (0, 1))
+    return column <= row + p.first
 
 
 def _sees_any(p: _Problem) -> Any:
@@ -81,7 +83,7 @@ def _sees_any(p: _Problem) -> Any:
         return None  # a causal mask hides no query's first key
     seen = p.bias if p.bias.dtype == jnp.bool_ else p.bias != -jnp.inf
     if p.is_causal:
-        seen = seen & _causal((p.query.shape[3], p.key.shape[2]))
+        seen = seen & _causal(p)
     return jnp.any(seen, axis=-1, keepdims=True)
 
 
@@ -143,6 +145,23 @@ def fused_attention(
         nothing = jnp.zeros((), jnp.int64)
         return out, logsumexp, None, None, query.shape[-2], key_.shape[-2], nothing, nothing, None
     p = _problem(query, key_, value, attn_bias, is_causal, scale)
+    seed = offset = jnp.zeros((), jnp.int64)
+    if not _no_dropout(dropout_p):
+        seed, offset = _seed(key)
+        out, logsumexp = _attend(p, lambda weights: _drop(weights, _kept(seed, weights.shape, dropout_p), dropout_p))
+    elif (block := _block(p)) is not None:
+        out, logsumexp = _attend_in_blocks(p, block)
+    else:
+        out, logsumexp = _attend(p)
+    batch, heads = (query.shape[0], query.shape[1]) if query.ndim == 4 else (1, query.shape[0])
+    return (
+        out.reshape(*query.shape[:-1], value.shape[-1]), logsumexp.reshape(batch, heads, query.shape[-2]),
+        None, None, query.shape[-2], key_.shape[-2], seed, offset, None,
+    )  # fmt: skip
+
+
+def _attend(p: _Problem, drop: Callable[[Any], Any] = lambda weights: weights) -> tuple[Any, Any]:
+    """The result and the log-sum-exp of every query, in five dimensions."""
     sees_any = _sees_any(p)
     scores = _scores(p, _opened(p.bias, sees_any))
     peak = (
@@ -152,20 +171,106 @@ def fused_attention(
     )
     exponentials = jnp.exp(scores - peak)
     total = jnp.sum(exponentials, axis=-1, keepdims=True)
-    weights = exponentials / total
-    seed = offset = jnp.zeros((), jnp.int64)
-    if not _no_dropout(dropout_p):
-        seed, offset = _seed(key)
-        weights = _drop(weights, _kept(seed, scores.shape, dropout_p), dropout_p)
-    out = contract(weights.astype(value.dtype), p.value, (4,), (2,), (0, 1), (0, 1)).astype(value.dtype)
+    weights = drop(exponentials / total)
+    out = contract(weights.astype(p.value.dtype), p.value, (4,), (2,), (0, 1), (0, 1)).astype(p.value.dtype)
     logsumexp = (peak + jnp.log(total)).astype(jnp.float32)
     if sees_any is not None:
         out, logsumexp = jnp.where(sees_any, out, 0), jnp.where(sees_any, logsumexp, -jnp.inf)
-    batch, heads = (query.shape[0], query.shape[1]) if query.ndim == 4 else (1, query.shape[0])
-    return (
-        out.reshape(*query.shape[:-1], value.shape[-1]), logsumexp.reshape(batch, heads, query.shape[-2]),
-        None, None, query.shape[-2], key_.shape[-2], seed, offset, None,
-    )  # fmt: skip
+    return out, logsumexp
+
+
+# Long sequences: blocks of queries, one after the other -------------------------------------------------------------
+
+MOST_SCORES = 2**29  # bytes; 512 MiB
+BLOCK_SCORES = 2**27
+
+
+def _block(p: _Problem) -> int | None:
+    """How many queries are attended at a time, so that their scores fit the memory; None: all of them."""
+    length, keys = p.query.shape[3], p.key.shape[2]
+    row = math.prod(p.query.shape[:3]) * keys * jnp.dtype(accumulator(p.query.dtype)).itemsize
+    if row * length <= MOST_SCORES:
+        return None
+    return max(8, BLOCK_SCORES // row)
+
+
+def _split(x: Any, block: int) -> Any:
+    """(..., length, n) as (blocks, ..., block, n); the last block is filled up with zeros."""
+    count = -(-x.shape[3] // block)
+    x = jnp.pad(x, [(0, count * block - x.shape[3] if d == 3 else 0) for d in range(x.ndim)])
+    return jnp.moveaxis(x.reshape(*x.shape[:3], count, block, x.shape[4]), 3, 0)
+
+
+def _joined(x: Any, length: int) -> Any:
+    x = jnp.moveaxis(x, 0, 3)
+    return x.reshape(*x.shape[:3], -1, x.shape[-1])[:, :, :, :length]
+
+
+def _parts(p: _Problem, block: int) -> tuple[Any, Callable[[Any], _Problem]]:
+    """What differs from block to block, and what makes the problem of a block of it."""
+    varies = p.bias is not None and p.bias.shape[3] > 1
+    query = _split(p.query, block)
+    first = jnp.arange(query.shape[0], dtype=jnp.int32) * block
+
+    def problem(part: Any) -> _Problem:
+        query, bias, first = part
+        return p._replace(query=query, bias=bias if varies else p.bias, first=first)
+
+    return (query, _split(p.bias, block) if varies else None, first), problem
+
+
+def _attend_in_blocks(p: _Problem, block: int) -> tuple[Any, Any]:
+    parts, problem = _parts(p, block)
+    out, logsumexp = lax.map(lambda part: _attend(problem(part)), parts)
+    return _joined(out, p.query.shape[3]), _joined(logsumexp, p.query.shape[3])
+
+
+class _Gradients(NamedTuple):
+    """In five dimensions (keys and values in four), in the accumulator's type; ``scores`` of every score."""
+
+    query: Any
+    key: Any
+    value: Any
+    scores: Any
+
+
+def _gradients(
+    p: _Problem, grad: Any, result: Any, lse: Any, drop: Callable[[Any], Any], rows: Any = None
+) -> _Gradients:
+    """Gradients of the result's, ``lse`` (..., 1) the saved log-sum-exp; ``rows``: which queries there are."""
+    scores = _scores(p, p.bias)
+    if scores.dtype == jnp.float64:  # the saved log-sum-exp is float32
+        weights, total, _ = _softmax_pieces(scores)
+        weights = jnp.where(total == 0, 0, weights / total)
+    else:
+        weights = jnp.exp(scores - jnp.where(lse == -jnp.inf, 0, lse))
+    if rows is not None:
+        weights = jnp.where(rows, weights, 0)
+    dtype, wide = p.query.dtype, scores.dtype
+    value = contract(drop(weights).astype(dtype), grad, (2, 3), (2, 3), (0, 1), (0, 1))
+    along = jnp.sum(grad.astype(wide) * result.astype(wide), axis=-1, keepdims=True)
+    by_score = weights * (drop(contract(grad, p.value, (4,), (3,), (0, 1), (0, 1))) - along)
+    narrow = by_score.astype(dtype)
+    query = contract(narrow, p.key, (4,), (2,), (0, 1), (0, 1)) * p.scale
+    key = contract(narrow, p.query, (2, 3), (2, 3), (0, 1), (0, 1)) * p.scale
+    return _Gradients(query, key, value, by_score)
+
+
+def _gradients_in_blocks(p: _Problem, grad: Any, result: Any, lse: Any, block: int) -> _Gradients:
+    length = p.query.shape[3]
+    parts, problem = _parts(p, block)
+
+    def step(sums: tuple[Any, Any], given: Any) -> tuple[tuple[Any, Any], Any]:
+        part, grad, result, lse = given
+        one = problem(part)
+        rows = (lax.broadcasted_iota(jnp.int32, (block, 1), 0) + one.first) < length
+        made = _gradients(one, grad, result, lse, lambda weights: weights, rows)
+        return (sums[0] + made.key, sums[1] + made.value), made.query
+
+    wide = accumulator(p.query.dtype)
+    zeros = jnp.zeros(p.key.shape, wide), jnp.zeros(p.value.shape, wide)
+    (key, value), query = lax.scan(step, zeros, (parts, *(_split(x, block) for x in (grad, result, lse))))
+    return _Gradients(_joined(query, length), key, value, None)
 
 
 def _bias_gradient(grad: Any, bias: Any) -> Any:
@@ -203,31 +308,16 @@ def fused_attention_backward(
     if flash_attention.pays(query, key, value, attn_bias, dropout_p):
         return *flash_attention.backward(grad_out, query, key, value, is_causal, scale), None
     p = _problem(query, key, value, attn_bias, is_causal, scale)
-    scores = _scores(p, p.bias)
-    if scores.dtype == jnp.float64:  # the saved log-sum-exp is float32
-        weights, total, _ = _softmax_pieces(scores)
-        weights = jnp.where(total == 0, 0, weights / total)
-    else:
-        lse = logsumexp.reshape(*scores.shape[:-1], 1)
-        weights = jnp.exp(scores - jnp.where(lse == -jnp.inf, 0, lse))
-    kept = None if _no_dropout(dropout_p) else _kept(philox_seed, scores.shape, dropout_p)
-    dtype, wide = query.dtype, scores.dtype
     grad, result = (x.reshape(*p.query.shape[:-1], value.shape[-1]) for x in (grad_out, out))
-    grad_query = grad_key = grad_value = grad_bias = None
-    if grad_input_mask[2]:
-        dropped = _drop(weights, kept, dropout_p).astype(dtype)
-        grad_value = contract(dropped, grad, (2, 3), (2, 3), (0, 1), (0, 1)).reshape(value.shape).astype(dtype)
-    if grad_input_mask[0] or grad_input_mask[1] or grad_input_mask[3]:
-        along = jnp.sum(grad.astype(wide) * result.astype(wide), axis=-1, keepdims=True)
-        grad_weights = _drop(contract(grad, p.value, (4,), (3,), (0, 1), (0, 1)), kept, dropout_p)
-        grad_scores = weights * (grad_weights - along)
-        if grad_input_mask[3] and attn_bias is not None and attn_bias.dtype != jnp.bool_:
-            grad_bias = _bias_gradient(grad_scores, attn_bias)
-        grad_scores = grad_scores.astype(dtype)
-        if grad_input_mask[0]:
-            grad_query = contract(grad_scores, p.key, (4,), (2,), (0, 1), (0, 1)) * p.scale
-            grad_query = grad_query.reshape(query.shape).astype(dtype)
-        if grad_input_mask[1]:
-            grad_key = contract(grad_scores, p.query, (2, 3), (2, 3), (0, 1), (0, 1)) * p.scale
-            grad_key = grad_key.reshape(key.shape).astype(dtype)
-    return grad_query, grad_key, grad_value, grad_bias
+    lse = logsumexp.reshape(*p.query.shape[:-1], 1)
+    of_bias = grad_input_mask[3] and attn_bias is not None and attn_bias.dtype != jnp.bool_
+    block = None if of_bias or not _no_dropout(dropout_p) else _block(p)
+    if block is not None:
+        made = _gradients_in_blocks(p, grad, result, lse, block)
+    else:
+        shape = (*p.query.shape[:4], p.key.shape[2])
+        kept = None if _no_dropout(dropout_p) else _kept(philox_seed, shape, dropout_p)
+        made = _gradients(p, grad, result, lse, lambda weights: _drop(weights, kept, dropout_p))
+    wanted = zip((made.query, made.key, made.value), (query, key, value), grad_input_mask, strict=False)
+    grads = [g.reshape(x.shape).astype(query.dtype) if asked else None for g, x, asked in wanted]
+    return *grads, _bias_gradient(made.scores, attn_bias) if of_bias else None
