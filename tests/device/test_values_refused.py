@@ -46,6 +46,8 @@ TAKEN = {
     "bool >> number": lambda d: on(d, True, False) >> 0,
     "float % 0": lambda d: on(d, 1.0, 2.0) % 0,
     "true division by 0": lambda d: on(d, 1, 2) / on(d, 0, 1),
+    "// of a bool": lambda d: on(d, 1.5, 2.0) // True,
+    "% of a bool": lambda d: on(d, 5, 2) % True,
     "bool filter of zero": lambda d: on(d, 4, 5) // on(d, True, True),
 }
 

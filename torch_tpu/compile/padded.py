@@ -72,6 +72,8 @@ class Lengths:
         expression = value.node.expr
         if expression.is_number:
             return int(expression)
+        if not _grows(expression):  # as a size it would have a bucket that may be too small
+            raise Unpaddable(f"the number {expression}")
         return Length(concrete(value, self.buckets), _traced(expression, self.real))
 
     def mask(self, fake: torch.Tensor) -> Any:
@@ -105,6 +107,16 @@ _TRACED: dict[str, Callable[..., Any]] = {
     "Max": lambda *terms: functools.reduce(jnp.maximum, terms),
     "Min": lambda *terms: functools.reduce(jnp.minimum, terms),
 }
+
+
+def _grows(expression: Any) -> bool:
+    """Whether the value for larger symbols is no smaller, so that the buckets' value is a bucket."""
+    kind, parts = type(expression).__name__, expression.args
+    if kind in ("FloorDiv", "CleanDiv"):
+        return _grows(parts[0]) and bool(parts[1].is_number) and parts[1] > 0
+    if kind == "Mul":
+        return all(_grows(a) and not (a.is_number and a < 0) for a in parts)
+    return bool(expression.is_number) or kind == "Symbol" or (kind in ("Add", "Max", "Min") and all(map(_grows, parts)))
 
 
 def _traced(expression: Any, real: Mapping[Any, Any]) -> Any:

@@ -42,9 +42,8 @@ MOVES = {
     "lift_fresh_copy", "view_as_real", "view_as_complex", "prims::convert_element_type", "true_divide", "triu", "tril",
 }  # fmt: skip
 ZEROS = {
-    "mm", "bmm", "addmm", "baddbmm", "dot", "mv", "convolution_backward", "native_layer_norm_backward",
-    "_fused_rms_norm_backward", "embedding_dense_backward", "_softmax_backward_data", "_log_softmax_backward_data",
-    "native_group_norm_backward",
+    "mm", "bmm", "addmm", "baddbmm", "dot", "mv", "convolution_backward", "embedding_dense_backward",
+    "_softmax_backward_data", "_log_softmax_backward_data",
 }  # fmt: skip
 # Operators that treat each element of their leading dimensions alike: name -> how many dimensions at the end they
 # work along, of the operand's number of dimensions.
@@ -222,6 +221,7 @@ def _nll_loss(op: Any, bound: Bound, node: Node, context: Context, lengths: Leng
 def _attention(op: Any, bound: Bound, node: Node, context: Context, lengths: Lengths) -> Any:
     """Keys that do not count are masked out, beside what the user masks."""
     key, bias = bound["key"], bound.get("attn_bias")
+    _refuse_counts_of_heads(op, bound, node)
     if isinstance(bias, Padded):
         bound = {**bound, "attn_bias": bias.filled(0)}
     if _is_padded(key, -2):
@@ -230,6 +230,27 @@ def _attention(op: Any, bound: Bound, node: Node, context: Context, lengths: Len
         asked = bound.get("grad_input_mask")
         if asked is not None and asked[3] and (isinstance(bias, Padded) or _is_padded(key, -2)):
             raise Unpaddable("a gradient for a padded attention mask")
+    return _run(op, bound, node, context, lengths, lambda p: p.filled(0))
+
+
+def _refuse_counts_of_heads(op: Any, bound: Bound, node: Node) -> None:
+    """The default scale is made of the size of a head, and groups of the numbers of heads: not those of buckets."""
+    names = [a.name for a in op._schema.arguments]
+    query, key = (_fake(node, names.index(n)) for n in ("query", "key"))
+    if bound.get("scale") is None and _is_padded(bound["query"], -1):
+        raise Unpaddable("attention's default scale for a head of symbolic size")
+    grouped = query.dim() == 4 and str(query.shape[1]) != str(key.shape[1])
+    if grouped and (_is_padded(bound["query"], 1) or _is_padded(bound["key"], 1)):
+        raise Unpaddable("groups of a symbolic number of heads")
+
+
+def _norm_backward(op: Any, bound: Bound, node: Node, context: Context, lengths: Lengths) -> Any:
+    """The gradient of a norm has means over what it normalizes, which must not be padded."""
+    source = bound["input"]
+    ndim = _array(source).ndim
+    along = ndim - len(bound["normalized_shape"]) if "normalized_shape" in bound else 1
+    if any(_is_padded(source, d) for d in range(along, ndim)):
+        raise Unpaddable(f"{overload_name(op)} along a padded dimension")
     return _run(op, bound, node, context, lengths, lambda p: p.filled(0))
 
 
@@ -368,6 +389,9 @@ _RULES: dict[str, Rule] = {
     **dict.fromkeys(
         ("var", "var_mean", "std", "split", "split_with_sizes", "unbind", "sort", "topk", "flip", "kthvalue", "roll"),
         _along,
+    ),
+    **dict.fromkeys(
+        ("native_layer_norm_backward", "_fused_rms_norm_backward", "native_group_norm_backward"), _norm_backward
     ),
     "embedding": _embedding,
     "gather": _gather,

@@ -98,8 +98,9 @@ def div(self: Any, other: Any) -> Any:
     return self / other
 
 
-def _divisor(x: Any) -> Any:
-    """An integer divisor, which must not be zero; of other types, any."""
+def _divisor(x: Any, of: Any) -> Any:
+    """What ``of`` is divided by: an integer must not be zero, a bool (which promotion leaves alone) is a number."""
+    x = jnp.asarray(x, of.dtype if isinstance(x, bool) else None)
     if is_integer(x):
         checks.require(x == 0, x, "ZeroDivisionError", RuntimeError)
     return x
@@ -111,27 +112,27 @@ def div_mode(self: Any, other: Any, rounding_mode: str | None, meta: tuple[Meta,
         wide = dtypes.compute_type(meta[0].dtype)
         return dtypes.cast(self, wide) / dtypes.cast(other, wide)
     if rounding_mode == "trunc":
-        return truncated_quotient(self, _divisor(other))
+        return truncated_quotient(self, _divisor(other, self))
     if rounding_mode == "floor":
-        return floor_quotient(self, _divisor(other))
+        return floor_quotient(self, _divisor(other, self))
     raise NotImplementedError(f"div: rounding_mode must be None, 'trunc' or 'floor', got {rounding_mode!r}")
 
 
 @register("aten::floor_divide", "aten::floor_divide.Scalar", promote=Promotion.DEFAULT)
 def floor_divide(self: Any, other: Any) -> Any:
-    return floor_quotient(self, _divisor(other))
+    return floor_quotient(self, _divisor(other, self))
 
 
 @register(
     "aten::remainder.Tensor", "aten::remainder.Scalar", "aten::remainder.Scalar_Tensor", promote=Promotion.DEFAULT
 )
 def remainder(self: Any, other: Any) -> Any:
-    return floor_remainder(self, _divisor(other))
+    return floor_remainder(self, _divisor(other, self))
 
 
 @register("aten::fmod.Tensor", "aten::fmod.Scalar", promote=Promotion.DEFAULT)
 def fmod(self: Any, other: Any) -> Any:
-    return c_remainder(self, _divisor(other))
+    return c_remainder(self, _divisor(other, self))
 
 
 def _binary_gcd_step(pair: tuple[Any, Any]) -> tuple[Any, Any]:
