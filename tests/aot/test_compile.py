@@ -265,3 +265,23 @@ def test_hand_arithmetic_of_the_presets():
         assert sum(p.numel() for p in call.model.parameters()) == by_hand
         cache = [t for layer in call.kwargs["past_key_values"].layers for t in (layer.keys, layer.values)]
         assert sum(t.numel() for t in cache) == 2 * layers * 4 * 1024 * kv
+
+
+def by_value(x: torch.Tensor) -> torch.Tensor:
+    return x if x.sum() > 0 else -x
+
+
+@pytest.mark.parametrize("model", [by_value, lambda x: x * x.sum().item(), lambda x: x.nonzero()])
+def test_what_depends_on_values_names_the_users_line(model):
+    with pytest.raises(ValueError, match=r"depends on the values of tensors \(.*test_compile.py:\d+: .*torch.where"):
+        aot.compile(model, (torch.ones(4),), topology="v6e-1")
+    with pytest.raises(TypeError, match="such as 'v6e-8', got 3"):
+        aot.compile(model, (torch.ones(4),), topology=3)  # type: ignore[arg-type]
+
+
+def test_a_page_in_a_folder_that_is_not_there_is_refused_first(tmp_path, capsys):
+    from torch_tpu.cli.main import main
+
+    file = tmp_path / "none" / "plan.html"
+    assert main(["plan", "--model", "llama-3.2-1b", "--topology", "v6e-1", "--html", str(file)]) == 2
+    assert "there is no folder" in capsys.readouterr().err

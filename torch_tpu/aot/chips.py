@@ -109,7 +109,10 @@ def topology(name: str) -> Topology:
 
     Raises:
       ValueError: there is none of this name; the message lists what there is.
+      TypeError: it is no name.
     """
+    if not isinstance(name, str):
+        raise TypeError(f"topology: expected a name such as 'v6e-8', got {name!r}")
     asked = name.strip().lower().replace("v5litepod", "v5e").replace("tpu7x", "v7x")
     if asked in TOPOLOGIES:
         return TOPOLOGIES[asked]

@@ -111,7 +111,11 @@ class Report:
     hbm_bandwidth: float
 
     def program(self, name: str) -> ProgramReport:
-        return next(p for p in self.programs if p.name == name)
+        """The program of that name; KeyError where there is none."""
+        found = {p.name: p for p in self.programs}
+        if name not in found:
+            raise KeyError(f"no program {name!r}; there are: {', '.join(found)}")
+        return found[name]
 
     def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import pathlib
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -17,12 +19,18 @@ from torch._export.utils import _compiling_state_context
 from torch._functorch import config as functorch_config
 from torch._functorch.aot_autograd import aot_module_simplified
 from torch._subclasses import FakeTensorMode
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.fx import GraphModule, Node
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils import _pytree as pytree
 
+import torch_tpu
 from torch_tpu.aot import state as aot_state
 from torch_tpu.aot.state import CACHE, INPUTS, WEIGHTS, State
 from torch_tpu.compile import backend
+
+_ASKS_FOR_VALUES = (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode)
+_LIBRARIES = tuple(str(pathlib.Path(m.__file__ or "").parent) for m in (torch, torch_tpu))
 
 ACTIVATIONS, GRADIENTS, OUTPUTS = "activations", "gradients", "outputs"
 
@@ -130,13 +138,28 @@ class Tracer:
                 return call(*flat)
 
         lazily = functorch_config.patch(force_non_lazy_backward_lowering=True)
-        with self.mode, _as_compiled(), lazily, torch.set_grad_enabled(grad):
+        with self.mode, _as_compiled(), lazily, torch.set_grad_enabled(grad), _values_unknown():
             aot_module_simplified(
                 Call(), list(operands), fw_compiler=keep("forward"), bw_compiler=keep("backward"),  # type: ignore[arg-type]
                 inference_compiler=keep("inference"), partition_fn=backend.partition,
                 decompositions=backend.decompositions(), keep_inference_input_mutations=True,
             )  # fmt: skip
         return found
+
+
+@contextlib.contextmanager
+def _values_unknown() -> Iterator[None]:
+    """What asks for values, which fake tensors have not, is refused with the user's line."""
+    try:
+        yield
+    except _ASKS_FOR_VALUES as e:
+        frames = traceback.extract_tb(e.__traceback__)
+        users = [f for f in frames if not f.filename.startswith(_LIBRARIES) and not f.filename.startswith("<")]
+        line = f" ({users[-1].filename}:{users[-1].lineno}: {users[-1].line})" if users else ""
+        raise ValueError(
+            f"aot: what is planned depends on the values of tensors{line}: {e}. A program needs shapes and branches "
+            "that do not: use torch.where, torch.cond, torch.nonzero_static, or output_size= of repeat_interleave"
+        ) from e
 
 
 def _without_profiling(graph: GraphModule) -> GraphModule:

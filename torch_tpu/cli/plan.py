@@ -56,6 +56,8 @@ def run(args: argparse.Namespace) -> int:
 
     try:
         topology(args.topology)
+        if args.html and not pathlib.Path(args.html).absolute().parent.is_dir():
+            raise ValueError(f"--html: there is no folder {pathlib.Path(args.html).parent}")
         require_libtpu()
         call = models.call(
             args.model, args.mode, batch=args.batch, length=args.length, cache=args.cache,
