@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
+from aot_vit import attend, dense  # beside this file
 
 WIDTH, HEADS, SIZE, PATCH, CHANNELS, SIDE, CLASSES, BATCH = 1152, 16, 72, 2, 4, 64, 1000, 8
 BF16 = jnp.bfloat16
@@ -41,10 +42,6 @@ def arguments(layers: int) -> tuple[Any, ...]:
     return params, of(BATCH, CHANNELS, SIDE, SIDE), ids, ids
 
 
-def dense(p, x):
-    return jnp.einsum("...i,oi->...o", x, p["w"]) + p["b"]
-
-
 def norm(x, eps):
     wide = x.astype(jnp.float32)
     return ((wide - wide.mean(-1, keepdims=True)) * jax.lax.rsqrt(wide.var(-1, keepdims=True) + eps)).astype(x.dtype)
@@ -57,14 +54,6 @@ def condition(p, steps, labels):
     return dense(p["time2"], jax.nn.silu(dense(p["time1"], waves))) + p["classes"][labels]
 
 
-def attend(p, x):
-    heads = lambda y: y.reshape(*y.shape[:2], HEADS, SIZE).transpose(0, 2, 1, 3)  # noqa: E731
-    q, k, v = heads(dense(p["q"], x)), heads(dense(p["k"], x)), heads(dense(p["v"], x))
-    scores = jnp.einsum("bhqd,bhkd->bhqk", q, k, preferred_element_type=jnp.float32) / np.sqrt(SIZE)
-    out = jnp.einsum("bhqk,bhkd->bhqd", jax.nn.softmax(scores, -1).astype(q.dtype), v)
-    return dense(p["o"], out.transpose(0, 2, 1, 3).reshape(x.shape))
-
-
 def forward(params, latents, steps, labels):
     x = jax.lax.conv_general_dilated(
         latents, params["patch"]["w"], (PATCH, PATCH), "VALID", dimension_numbers=("NCHW", "OIHW", "NCHW")
@@ -74,7 +63,7 @@ def forward(params, latents, steps, labels):
     for p in params["layers"]:
         parts = dense(p["modulate"], jax.nn.silu(condition(p, steps, labels)))[:, None]
         shift1, scale1, gate1, shift2, scale2, gate2 = jnp.split(parts, 6, -1)
-        x = x + gate1 * attend(p, norm(x, 1e-6) * (1 + scale1) + shift1)
+        x = x + gate1 * attend(p, norm(x, 1e-6) * (1 + scale1) + shift1, HEADS, SIZE)
         h = norm(x, 1e-5) * (1 + scale2) + shift2
         x = x + gate2 * dense(p["down"], jax.nn.gelu(dense(p["up"], h), approximate=True))
     shift, scale = jnp.split(dense(params["out1"], jax.nn.silu(condition(params["layers"][0], steps, labels))), 2, -1)

@@ -48,10 +48,10 @@ def layer_norm(p, x):
     return ((wide - mean) * jax.lax.rsqrt(variance + EPS) * p["w"] + p["b"]).astype(x.dtype)
 
 
-def attend(p, x):
-    heads = lambda y: y.reshape(*y.shape[:2], HEADS, SIZE).transpose(0, 2, 1, 3)  # noqa: E731
+def attend(p, x, count=HEADS, size=SIZE):
+    heads = lambda y: y.reshape(*y.shape[:2], count, size).transpose(0, 2, 1, 3)  # noqa: E731
     q, k, v = heads(dense(p["q"], x)), heads(dense(p["k"], x)), heads(dense(p["v"], x))
-    scores = jnp.einsum("bhqd,bhkd->bhqk", q, k, preferred_element_type=jnp.float32) / np.sqrt(SIZE)
+    scores = jnp.einsum("bhqd,bhkd->bhqk", q, k, preferred_element_type=jnp.float32) / np.sqrt(size)
     weights = jax.nn.softmax(scores, -1).astype(q.dtype)
     out = jnp.einsum("bhqk,bhkd->bhqd", weights, v)
     return dense(p["o"], out.transpose(0, 2, 1, 3).reshape(x.shape))

@@ -38,25 +38,31 @@ def raises():
     dist.all_reduce(x)
 
 
-class Fails(torch.autograd.Function):
+class InBackward(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x):
+    def forward(ctx, x, fault):
+        ctx.fault = fault
         return x * 1
 
     @staticmethod
     def backward(ctx, grad):
-        return 1 / 0
+        return ctx.fault(), None
 
 
-def raises_in_backward():
+def train_with(fault):
+    """A step of DDP; on the last rank ``fault`` is called in backward."""
     from torch.nn.parallel import DistributedDataParallel
 
     begin()
     net = DistributedDataParallel(torch.nn.Linear(4, 4).to("tpu"))
     y = net(torch.ones(2, 4, device="tpu"))
     if RANK == SIZE - 1:
-        y = Fails.apply(y)
+        y = InBackward.apply(y, fault)
     y.sum().backward()
+
+
+def raises_in_backward():
+    train_with(lambda: 1 / 0)
 
 
 def late():
@@ -141,25 +147,8 @@ def killed_in_a_program():
     f(x)
 
 
-class Dies(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        return x * 1
-
-    @staticmethod
-    def backward(ctx, grad):
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
 def killed_in_backward():
-    from torch.nn.parallel import DistributedDataParallel
-
-    begin()
-    net = DistributedDataParallel(torch.nn.Linear(4, 4).to("tpu"))
-    y = net(torch.ones(2, 4, device="tpu"))
-    if RANK == SIZE - 1:
-        y = Dies.apply(y)
-    y.sum().backward()
+    train_with(lambda: os.kill(os.getpid(), signal.SIGKILL))
 
 
 def killed_in_init():

@@ -15,7 +15,7 @@ An operator that is in none of them raises ``Unpaddable``.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
@@ -126,7 +126,11 @@ def _check_batched(op: Any, bound: Bound, along: Callable[[Bound, int], int]) ->
     if not isinstance(source, Padded) or len(found) != 1 or source is not found[0]:
         raise Unpaddable(f"{overload_name(op)} with another padded operand than its input")
     ndim = source.array.ndim
-    if any(n > 1 for n in source.mask.shape[ndim - along(bound, ndim) :]):
+    _refuse_padded(op, source, range(ndim - along(bound, ndim), ndim))
+
+
+def _refuse_padded(op: Any, source: Any, dims: Iterable[int]) -> None:
+    if any(_is_padded(source, d) for d in dims):
         raise Unpaddable(f"{overload_name(op)} along a padded dimension")
 
 
@@ -170,8 +174,7 @@ def _along(op: Any, bound: Bound, node: Node, context: Context, lengths: Lengths
     default = [a.default_value for a in op._schema.arguments if a.name == "dim"]
     dim = bound.get("dim", bound.get("dims", default[0] if default else None))
     dims = [dim % ndim] if isinstance(dim, int) else [d % ndim for d in dim] if dim else range(ndim)
-    if any(_is_padded(source, d) for d in dims):
-        raise Unpaddable(f"{overload_name(op)} along a padded dimension")
+    _refuse_padded(op, source, dims)
     return _run(op, bound, node, context, lengths)
 
 
@@ -249,8 +252,7 @@ def _norm_backward(op: Any, bound: Bound, node: Node, context: Context, lengths:
     source = bound["input"]
     ndim = _array(source).ndim
     along = ndim - len(bound["normalized_shape"]) if "normalized_shape" in bound else 1
-    if any(_is_padded(source, d) for d in range(along, ndim)):
-        raise Unpaddable(f"{overload_name(op)} along a padded dimension")
+    _refuse_padded(op, source, range(along, ndim))
     return _run(op, bound, node, context, lengths, lambda p: p.filled(0))
 
 

@@ -442,10 +442,10 @@ def _trace(spec: Spec, values: dict[str, Any], device: int) -> Trace:
     if asked is not None and spec.lowering.type_of is not None:
         asked = asked.of_type(values[spec.lowering.type_of].dtype)
     wide = spec.lowering.wide or _is_wide(values, asked)
+    overlaps = spec.name in _WRITE_EXPANDED and not values.get("accumulate")
     for p in spec.params:
         if p.name not in values or p.kind in (Kind.GENERATOR, Kind.DROPPED):
             continue
-        overlaps = spec.name in _WRITE_EXPANDED and not values.get("accumulate")
         bound[p.name] = _bind(p, values[p.name], slots, numbers, wide, overlaps)
     outs = [p.name for p in spec.params if p.out]
     results_given = bool(outs) and all(values.get(n) is not None for n in outs)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import argparse
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -46,6 +47,39 @@ def compiled(fn: Callable[..., Any], shapes: Sequence[tuple[Any, Any]], chip: st
     if isinstance(found, OutOfMemory):
         raise CompilerError(found.message)
     return found
+
+
+def main(
+    cases: Callable[[int], Iterable[Any]], count: int, check: Callable[[Any], dict[str, float]],
+    tolerance: Callable[[Any], float], realistic: Iterable[str], compile_for: Callable[[str, str], Sequence[Any]],
+    parts: Sequence[str],
+) -> int:  # fmt: skip
+    """The command of a validator: its cases against the reference, then realistic sizes compiled for each chip.
+
+    Args:
+      count: how many cases, if the command line does not say.
+      tolerance: the largest error that a case may have.
+      parts: what each of the programs of ``compile_for(chip, size)`` is called; "" for the only one.
+
+    Returns:
+      1 if a case is wrong, else 0.
+    """
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--cases", type=int, default=count)
+    parser.add_argument("--chips", default=",".join(CHIPS))
+    args = parser.parse_args()
+    bad = 0
+    for case in cases(args.cases):
+        found = check(case)
+        wrong = max(found.values()) > tolerance(case)
+        bad += wrong
+        print("WRONG" if wrong else "ok", case, {k: f"{v:.1e}" for k, v in found.items()}, flush=True)
+    for chip in filter(None, args.chips.split(",")):
+        for name in realistic:
+            for part, c in zip(parts, compile_for(chip, name), strict=True):
+                what = f"{name}, {part}" if part else name
+                print(f"{chip} {what}: {c.seconds:.1f} s, {c.temp_bytes} bytes of work memory", flush=True)
+    return 1 if bad else 0
 
 
 def error(got: Any, want: Any) -> float:

@@ -5,7 +5,6 @@ python -m torch_tpu.ops.flash_attention.validate [--cases 12] [--chips v5e,v5p,v
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 from collections.abc import Iterator
 from typing import Any
@@ -80,8 +79,8 @@ REALISTIC: dict[str, tuple[int, int, int, int, int, int, bool]] = {
 }
 
 
-def compile_for(chip: str, name: str) -> Any:
-    """libtpu's verdict, forward and backward. Raises CompilerError where it refuses."""
+def compile_for(chip: str, name: str) -> list[Any]:
+    """libtpu's verdict, forward and backward in one program. Raises CompilerError where it refuses."""
     batch, heads, kv_heads, length, keys, size, is_causal = REALISTIC[name]
     tiles = sizes.tiles(length, keys, size, 2, chip)
 
@@ -92,25 +91,11 @@ def compile_for(chip: str, name: str) -> Any:
         return out, *pull(grad)
 
     q, kv = ((batch, heads, length, size), jnp.bfloat16), ((batch, kv_heads, keys, size), jnp.bfloat16)
-    return checking.compiled(both, [q, kv, kv, q], chip)
+    return [checking.compiled(both, [q, kv, kv, q], chip)]
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--cases", type=int, default=12)
-    parser.add_argument("--chips", default="v5e,v5p,v6e")
-    args = parser.parse_args()
-    bad = 0
-    for case in cases(args.cases):
-        found = check(case)
-        wrong = max(found.values()) > TOLERANCE[case.dtype]
-        bad += wrong
-        print("WRONG" if wrong else "ok", case, {k: f"{v:.1e}" for k, v in found.items()}, flush=True)
-    for chip in filter(None, args.chips.split(",")):
-        for name in REALISTIC:
-            c = compile_for(chip, name)
-            print(f"{chip} {name}: {c.seconds:.1f} s, {c.temp_bytes} bytes of work memory", flush=True)
-    return 1 if bad else 0
+    return checking.main(cases, 12, check, lambda case: TOLERANCE[case.dtype], REALISTIC, compile_for, ("",))
 
 
 if __name__ == "__main__":

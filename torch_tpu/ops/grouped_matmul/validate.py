@@ -5,7 +5,6 @@ python -m torch_tpu.ops.grouped_matmul.validate [--cases 40] [--chips v5e,v5p,v6
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 from collections.abc import Iterator
 from typing import Any
@@ -118,21 +117,7 @@ def compile_for(chip: str, name: str) -> list[Any]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--cases", type=int, default=40)
-    parser.add_argument("--chips", default="v5e,v5p,v6e")
-    args = parser.parse_args()
-    bad = 0
-    for case in cases(args.cases):
-        found = check(case)
-        wrong = max(found.values()) > TOLERANCE[case.dtype]
-        bad += wrong
-        print("WRONG" if wrong else "ok", case, {k: f"{v:.1e}" for k, v in found.items()}, flush=True)
-    for chip in filter(None, args.chips.split(",")):
-        for name in REALISTIC:
-            for what, c in zip(("rows", "sum"), compile_for(chip, name), strict=True):
-                print(f"{chip} {name}, {what}: {c.seconds:.1f} s, {c.temp_bytes} bytes of work memory", flush=True)
-    return 1 if bad else 0
+    return checking.main(cases, 40, check, lambda case: TOLERANCE[case.dtype], REALISTIC, compile_for, ("rows", "sum"))
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ python -m torch_tpu.ops.paged_cache.validate [--cases 6] [--chips v5e,v5p,v6e]
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 from collections.abc import Iterator
 from typing import Any
@@ -87,21 +86,7 @@ def compile_for(chip: str, name: str) -> list[Any]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--cases", type=int, default=6)
-    parser.add_argument("--chips", default="v5e,v5p,v6e")
-    args = parser.parse_args()
-    bad = 0
-    for case in cases(args.cases):
-        found = check(case)
-        wrong = max(found.values()) > TOLERANCE
-        bad += wrong
-        print("WRONG" if wrong else "ok", case, {k: f"{v:.1e}" for k, v in found.items()}, flush=True)
-    for chip in filter(None, args.chips.split(",")):
-        for name in REALISTIC:
-            for what, c in zip(("paged", "ragged"), compile_for(chip, name), strict=True):
-                print(f"{chip} {name}, {what}: {c.seconds:.1f} s, {c.temp_bytes} bytes of work memory", flush=True)
-    return 1 if bad else 0
+    return checking.main(cases, 6, check, lambda case: TOLERANCE, REALISTIC, compile_for, ("paged", "ragged"))
 
 
 if __name__ == "__main__":
