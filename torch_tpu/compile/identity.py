@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -24,18 +25,13 @@ def digest(module: GraphModule) -> str:
 
 def text(module: GraphModule) -> str:
     """One line a node: its operation, its arguments, and what its value looks like. Names of nodes do not count."""
-    number: dict[Node, int] = {}
-    lines = []
-    for node in module.graph.nodes:
-        number[node] = len(number)
-        lines.append(
+    return _listing(
+        module,
+        lambda node, number: (
             f"{number[node]} {node.op} {_target(node)} {_argument(node.args, number)} "
             f"{_argument(node.kwargs, number)} -> {_look(node.meta.get('val'))}"
-        )
-    for name, child in module.named_children():
-        if isinstance(child, GraphModule):
-            lines.append(f"[{name}\n{text(child)}\n]")
-    return "\n".join(lines)
+        ),
+    )
 
 
 def template(module: GraphModule, groups: dict[Node, tuple[int | str, str]]) -> tuple[str, Numbers]:
@@ -46,31 +42,35 @@ def template(module: GraphModule, groups: dict[Node, tuple[int | str, str]]) -> 
       groups: where a collective has its group, whose name differs from rank to rank, and what to say in its place.
     """
     numbers: Numbers = {}
-    return _template(module, groups, numbers), numbers
 
-
-def _template(module: GraphModule, groups: dict[Node, tuple[int | str, str]], numbers: Numbers) -> str:
-    number: dict[Node, int] = {}
-    lines = []
-
-    def say(x: Any, node: Node, path: tuple[Any, ...]) -> str:
+    def say(x: Any, node: Node, path: tuple[Any, ...], number: dict[Node, int]) -> str:
         if isinstance(x, (int, float)) and not isinstance(x, bool):
             numbers[node, path] = x
             return f"<{type(x).__name__}>"
         if isinstance(x, (list, tuple)):
-            return "(" + ",".join(say(e, node, (*path, i)) for i, e in enumerate(x)) + ")"
+            return "(" + ",".join(say(e, node, (*path, i), number) for i, e in enumerate(x)) + ")"
         return _argument(x, number)
 
+    def line(node: Node, number: dict[Node, int]) -> str:
+        at, group = groups.get(node, (None, ""))
+        args = [group if i == at else say(a, node, (i,), number) for i, a in enumerate(node.args)]
+        kwargs = [f"{k}={group if k == at else say(a, node, (k,), number)}" for k, a in sorted(node.kwargs.items())]
+        shown = ", ".join([*args, *kwargs])
+        return f"%{number[node]} = {_target(node) or node.op}({shown}) -> {_look(node.meta.get('val'))}"
+
+    return _listing(module, line), numbers
+
+
+def _listing(module: GraphModule, line: Callable[[Node, dict[Node, int]], str]) -> str:
+    """``line(node, numbers of the nodes so far)`` for each node, then the graphs inside the graph."""
+    number: dict[Node, int] = {}
+    lines = []
     for node in module.graph.nodes:
         number[node] = len(number)
-        at, group = groups.get(node, (None, ""))
-        args = [group if i == at else say(a, node, (i,)) for i, a in enumerate(node.args)]
-        kwargs = [f"{k}={group if k == at else say(a, node, (k,))}" for k, a in sorted(node.kwargs.items())]
-        shown = ", ".join([*args, *kwargs])
-        lines.append(f"%{number[node]} = {_target(node) or node.op}({shown}) -> {_look(node.meta.get('val'))}")
+        lines.append(line(node, number))
     for name, child in module.named_children():
         if isinstance(child, GraphModule):
-            lines.append(f"[{name}\n{_template(child, groups, numbers)}\n]")
+            lines.append(f"[{name}\n{_listing(child, line)}\n]")
     return "\n".join(lines)
 
 

@@ -238,7 +238,7 @@ def _rewritten_eqn(eqn: Any, params: Any) -> Any:
     inner = list(inner_jaxprs(eqn.params.values()))
     if not any(has_kernels(j) for j in inner):
         return eqn
-    changed = {k: _withinner_jaxprs(v, params) for k, v in eqn.params.items()}
+    changed = {k: _with_inner(v, params) for k, v in eqn.params.items()}
     effects = eqn.effects.union(*(j.effects for j in inner_jaxprs(changed.values())))
     if eqn.primitive.name in ("custom_jvp_call", "custom_vjp_call"):
         # Derivatives are taken by now; as calls they would refuse a function with effects.
@@ -247,9 +247,9 @@ def _rewritten_eqn(eqn: Any, params: Any) -> Any:
     return eqn.replace(params=changed, effects=effects)
 
 
-def _withinner_jaxprs(value: Any, params: Any) -> Any:
+def _with_inner(value: Any, params: Any) -> Any:
     if isinstance(value, (list, tuple)):
-        return type(value)(_withinner_jaxprs(v, params) for v in value) if not hasattr(value, "_fields") else value
+        return type(value)(_with_inner(v, params) for v in value) if not hasattr(value, "_fields") else value
     if isinstance(value, jax_core.ClosedJaxpr):
         return value.replace(jaxpr=_rewritten(value.jaxpr, params))
     return _rewritten(value, params) if isinstance(value, jax_core.Jaxpr) else value

@@ -307,6 +307,7 @@ def fingerprint() -> str:
     return "|".join(parts)
 
 
+@functools.cache
 def sources_digest() -> str:
     """Digest of this package's sources: a changed lowering must not find its old programs."""
     digest = hashlib.sha256()
