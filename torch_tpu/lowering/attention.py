@@ -186,8 +186,13 @@ BLOCK_SCORES = 2**27
 
 
 def _block(p: _Problem) -> int | None:
-    """How many queries are attended at a time, so that their scores fit the memory; None: all of them."""
+    """How many queries are attended at a time, so that their scores fit the memory; None: all of them.
+
+    In an exported program with symbolic sizes nobody knows how many scores there will be: it attends all at once.
+    """
     length, keys = p.query.shape[3], p.key.shape[2]
+    if not all(isinstance(n, int) for n in (*p.query.shape, keys)):
+        return None
     row = math.prod(p.query.shape[:3]) * keys * jnp.dtype(accumulator(p.query.dtype)).itemsize
     if row * length <= MOST_SCORES:
         return None
