@@ -12,6 +12,9 @@ from typing import Any
 
 import torch
 
+from torch_tpu.binding.generator import Generator
+from torch_tpu.binding.importing import when_imported
+
 
 def backend(module: Any, inputs: Sequence[Any], **kwargs: Any) -> Any:
     """The backend by name; the compiler is imported when it is first asked for."""
@@ -33,8 +36,15 @@ def leave_kernels_alone() -> None:
         trace_rules.add(name)
 
 
+def _generators_end_graphs(builder: Any) -> None:
+    """A tpu generator ends a graph, as CPU's and CUDA's do: Dynamo knows those by their exact type."""
+    known = builder.VariableBuilder
+    known._type_dispatch()[Generator] = known.wrap_user_defined
+
+
 def install() -> None:
-    """Register the backend "tpu" (by entry point it is found too) and make it the default for tpu tensors."""
+    """Make the backend "tpu" the default for tpu tensors (by name it is found by its entry point)."""
+    when_imported("torch._dynamo.variables.builder", _generators_end_graphs)
     wrapper: Any = torch._TorchCompileInductorWrapper  # type: ignore[attr-defined]
     if hasattr(wrapper, "_tpu_original"):
         return

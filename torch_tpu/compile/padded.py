@@ -154,7 +154,7 @@ def evaluate(
         else:
             with at_line(node, Unpaddable):
                 values[node] = _call(node, values, context, lengths, padding_rules.apply)
-        if isinstance(node.meta.get("val"), (torch.SymInt, int)):
+        if node.users and isinstance(node.meta.get("val"), (torch.SymInt, int)):
             values[node] = lengths.of(node.meta["val"])
         for dead in last_use.get(node, ()):
             values.pop(dead, None)

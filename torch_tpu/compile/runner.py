@@ -99,7 +99,7 @@ class Graph:
         self.number_at = tuple(i for i, x in enumerate(self.inputs) if x.kind == "number")
         self.written_at = tuple(k for k, i in enumerate(self.device_at) if self.inputs[i].written)
         self.scalars = _by_dtype([i for i in self.host_at if not self.inputs[i].node.meta["val"].ndim], self.inputs)
-        self.uploaded = tuple(i for i in self.host_at if self.inputs[i].node.meta["val"].ndim)
+        self.uploaded = tuple(i for i in self.host_at if _is_large_operand(self.inputs[i].node))
         self.is_dynamic = _has_symbols(self.nodes)
         self.is_random = draws(module)
         with fake_tensors_off():  # AOTAutograd calls compilers under its fake tensors
@@ -206,7 +206,8 @@ class Graph:
         sizes: dict[Any, Any] = {}
 
         def learn(fake: Any, value: Any) -> None:
-            if isinstance(fake, torch.SymInt) and isinstance(fake.node.expr, sympy.Symbol):
+            symbolic = isinstance(fake, torch.SymInt) and isinstance(fake.node.expr, sympy.Symbol)
+            if symbolic and not _is_ragged(value):
                 sizes.setdefault(fake.node.expr, sympy.Integer(int(value)))
 
         for x, value in zip(self.inputs, args, strict=True):
@@ -389,7 +390,9 @@ class Graph:
 
     def _compile(self, plan: Plan, args: Sequence[Any]) -> programs.Program:
         notes: list[tuple[str, type[Exception]]] = []
-        numbers = tuple(a if x.kind == "size" else None for x, a in zip(self.inputs, args, strict=True))
+        numbers = tuple(
+            a if x.kind == "size" and not _is_ragged(a) else None for x, a in zip(self.inputs, args, strict=True)
+        )
         key = (
             tuple((v.key, layout.shape, str(layout.dtype)) for v, layout in
                   zip(plan.views, plan.layouts, strict=True)),
@@ -491,6 +494,16 @@ def _tensors(x: Any) -> list[torch.Tensor]:
 
 def _dense(fake: torch.Tensor, sizes: Sizes) -> tuple[tuple[int, ...], tuple[int, ...], torch.dtype]:
     return concrete(tuple(fake.shape), sizes), concrete(tuple(fake.stride()), sizes), fake.dtype
+
+
+def _is_large_operand(node: Node) -> bool:
+    """Whether a CPU tensor is one that the program reads, and no number; nested tensors have some for their shapes."""
+    return node.meta["val"].ndim > 0 and any(user.op != "output" for user in node.users)
+
+
+def _is_ragged(size: Any) -> bool:
+    """Whether a size is a nested tensor's own, ``j1``: it has no number, and names the tensor's offsets."""
+    return isinstance(size, torch.SymInt) and size.node.is_nested_int()
 
 
 def _is_write(node: Node) -> bool:

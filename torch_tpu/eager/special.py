@@ -321,6 +321,13 @@ def repeat_interleave(repeats: torch.Tensor, *, output_size: int | None = None) 
     return _front(made, count, repeats.dtype, device)
 
 
+@special("_padded_dense_to_jagged_forward")
+def padded_dense_to_jagged(dense: torch.Tensor, offsets: Sequence[torch.Tensor], total_L: int | None = None) -> Any:
+    if total_L is None and len(offsets) == 1:
+        total_L = int(offsets[0][-1])
+    return derived("aten::_padded_dense_to_jagged_forward")(dense, offsets, total_L)
+
+
 @special("bincount")
 def bincount(self: torch.Tensor, weights: torch.Tensor | None = None, minlength: int = 0) -> torch.Tensor:
     if self.ndim != 1 or self.dtype.is_floating_point or self.dtype in (torch.bool, torch.complex64):
