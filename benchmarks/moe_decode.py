@@ -17,7 +17,9 @@ Columns: the compiler's FLOPs and bytes as it says them; bytes of the "module" a
 only; a kernel counts as it declares: all experts that its rows could hit). Bytes of weights are counted by hand: the
 experts that are hit, in expectation, for tokens that take their experts at random (``ragged``: all); where the program
 copies weights, each copy is read, written and read again. ``us`` is the roofline time of the compiler's FLOPs and of
-the bytes of weights and rows by hand. "tiles" are the FLOPs with rows filled up to whole tiles of the matrix unit.
+the bytes of weights and rows by hand. "tiles" are the FLOPs with rows filled up to whole registers of 16, "passes" how
+often a tile of 256 x 256 weights is put into the matrix unit, by the least that its instruction allows (it takes 16
+rows): both by hand, for tokens that choose at random.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import torch
 from transformers.integrations import moe
 from transformers.models.mixtral.configuration_mixtral import MixtralConfig
@@ -112,31 +115,39 @@ def measure(layer: str, batch: int, path: str, where: str) -> dict[str, Any]:
         read = 3 * (rows if path == "batched" else groups)
     chip = topology(where).chip
     useful = 2 * rows * (k * wide + k * wide // 2)
+    multiplied, passes = _multiplied(batch, top, groups)
     nbytes = read * an_expert + 4 * rows * (2 * k + wide + wide // 2)  # each row is written once, and read once
     return {
         "layer": layer, "batch": batch, "path": path, "useful": useful, "flops": program.flops,
-        "mxu": _multiplied(rows, groups, hit) / rows * useful, "compiler_bytes": program.compiler_bytes,
+        "mxu": multiplied / rows * useful, "passes": passes, "compiler_bytes": program.compiler_bytes,
         "hlo_bytes": program.hbm_bytes, "weights": read * an_expert, "hit": hit * an_expert, "all": groups * an_expert,
         "us": 1e6 * max(program.flops / chip.flops("bf16"), nbytes / chip.hbm_bandwidth),
         "largest": [(o.label, o.flops, o.hbm_bytes) for o in program.largest[:6]],
     }  # fmt: skip
 
 
-def _multiplied(rows: int, groups: int, hit: float) -> float:
-    """Rows that pass through the matrix unit in this package's kernel: whole tiles, of which a group's first and last
-    are partly its neighbours' (a group starts anywhere in a tile)."""
-    tile = sizes.row_tile(rows, groups, 2)
-    return rows + hit * (tile - 1)
+def _multiplied(batch: int, top: int, groups: int, draws: int = 200) -> tuple[float, float]:
+    """Of this package's kernel: rows that are multiplied, in whole parts of which a group's first and last are partly
+    its neighbours' (a group starts anywhere in a part); and parts, by the fewest that hold each group's rows."""
+    part, rng, parts, least = sizes.row_part(batch * top, groups, 2), np.random.default_rng(0), 0, 0
+    for _ in range(draws):
+        chosen = np.concatenate([rng.choice(groups, top, replace=False) for _ in range(batch)])
+        count = np.bincount(chosen, minlength=groups)
+        stop = np.cumsum(count)[count > 0]
+        count = count[count > 0]
+        parts += int(((stop - 1) // part - (stop - count) // part + 1).sum())
+        least += int((-(-count // part)).sum())
+    return parts * part / draws, parts / least
 
 
 def table(found: list[dict[str, Any]]) -> str:
     head = (
-        "layer", "batch", "path", "GFLOP useful", "GFLOP (compiler)", "GFLOP (tiles, by hand)", "MB (compiler)",
-        "MB (module)", "MB weights (by hand)", "MB of experts hit", "us",
+        "layer", "batch", "path", "GFLOP useful", "GFLOP (compiler)", "GFLOP (tiles, by hand)", "passes",
+        "MB (compiler)", "MB (module)", "MB weights (by hand)", "MB of experts hit", "us",
     )  # fmt: skip
     lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
     for r in found:
-        tiles = f"{r['mxu'] / 1e9:.2f}" if r["path"] in ("grouped", "batched") else "-"
+        tiles = f"{r['mxu'] / 1e9:.2f} | {r['passes']:.2f}" if r["path"] in ("grouped", "batched") else "- | -"
         megabytes = [r[n] / 1e6 for n in ("compiler_bytes", "hlo_bytes", "weights", "hit")]
         lines.append(
             f"| {r['layer']} | {r['batch']} | {r['path']} | {r['useful'] / 1e9:.2f} | {r['flops'] / 1e9:.2f} | "

@@ -51,6 +51,31 @@ def read(start: jax.Array, x: jax.Array) -> jax.Array:
     )
 
 
+def _viewed(x_ref, bits_ref, out_ref) -> None:
+    flat = x_ref.reshape(4 * ROWS, COLUMNS)
+    out_ref[0] = flat[1::4, :]
+    bits_ref[...] = x_ref.at[1].bitcast(jnp.uint32)[...]
+    rows = jax.lax.broadcasted_iota(jnp.int32, (2, ROWS, COLUMNS), 1)
+    pltpu.store(out_ref, jnp.ones((2, ROWS, COLUMNS), out_ref.dtype), mask=rows >= 6)
+
+
+@jax_op("test_interpretation::viewed")
+def viewed(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    bits = jax.ShapeDtypeStruct((ROWS // 2, COLUMNS), jnp.uint32)
+    out = jax.ShapeDtypeStruct((2, ROWS, COLUMNS), x.dtype)
+    return pl.pallas_call(_viewed, out_shape=(bits, out))(x)
+
+
+def test_views_of_references_and_masked_stores():
+    """JAX's own interpreter has neither reshaped nor bitcast references, and takes no masks of several dimensions."""
+    x = torch.randn(4, ROWS, COLUMNS, generator=torch.Generator().manual_seed(0)).bfloat16()
+    bits, out = (t.cpu() for t in viewed(x.to("tpu")))
+    pairs = x[1].view(torch.uint16).to(torch.int64).reshape(ROWS // 2, 2, COLUMNS)
+    assert torch.equal(bits.to(torch.int64), pairs[:, 0] | pairs[:, 1] << 16)
+    assert torch.equal(out[0, :6], x.reshape(-1, COLUMNS)[1::4][:6])
+    assert bool((out[:, 6:] == 1).all()) and bool(out[1, :6].isnan().all())  # the rest was not written
+
+
 def _copied(x_ref, out_ref, scratch, semaphore, *, wait_first: bool) -> None:
     copy = pltpu.make_async_copy(x_ref, scratch, semaphore)
     copy.start()

@@ -36,17 +36,10 @@ def test_attention_and_its_gradients(case):
     assert max(found.values()) < flash.TOLERANCE[case.dtype], found
 
 
-def test_paged_attention():
-    from torch_tpu.ops.paged_cache import reference
-    from torch_tpu.ops.paged_cache.kernel import paged_attention
-
-    rng = np.random.default_rng(0)
-    q, k, v = (jnp.asarray(rng.standard_normal(s), jnp.bfloat16) for s in ((2, 16, 128), *[(2, 8, 16, 128)] * 2))
-    lengths, index = jnp.asarray([5, 50], jnp.int32), jnp.asarray(rng.permutation(8).reshape(2, 4), jnp.int32)
-    got = checking.interpreted(lambda *a: paged_attention(*a, 0.1), q, k, v, lengths, index)
-    wide = [np.asarray(x, np.float64) for x in (q, k, v)]
-    want = reference.paged_attention(np, *wide, np.asarray(lengths), np.asarray(index), 0.1, np.float64)
-    assert checking.error(got, want) < paged.TOLERANCE
+def test_attention_to_pages():
+    """The ragged kernel reads its pages through reshaped and bitcast references."""
+    found = paged.check(paged.Case(2, 8, 1, 2, 16, seed=3))
+    assert max(found.values()) < paged.TOLERANCE, found
 
 
 @pytest.mark.parametrize("passes", ["highest", "high", "medium"])
@@ -54,7 +47,7 @@ def test_passes_of_float32(passes):
     """torch.set_float32_matmul_precision decides: what the unit is asked for, and three passes' 16 bits."""
     rng = np.random.default_rng(1)
     x, w = (jnp.asarray(rng.standard_normal(s), jnp.float32) for s in ((16, 64), (2, 64, 32)))
-    ends, tiles = jnp.asarray([3, 16], jnp.int32), sizes.RowTiles(8, 64, 32, 16 << 20)
+    ends, tiles = jnp.asarray([3, 16], jnp.int32), sizes.RowTiles(16, 64, 32, 16 << 20, 8)
 
     def call(x, w, e):
         return kernel.grouped_rows(x, w, e, tiles=tiles, passes=passes)
@@ -98,7 +91,7 @@ def test_tiles_fit(chip):
 def test_padding_of_rows_is_a_quarter_at_most():
     """Of a prefill: what is multiplied beyond the rows there are, in tiles that two groups share."""
     for rows, groups in ((32768, 128), (8192, 8), (65536, 64)):
-        assert rows + groups * sizes.row_tile(rows, groups, 2) <= 1.3 * rows
+        assert rows + groups * sizes.row_part(rows, groups, 2) <= 1.3 * rows
 
 
 def test_where_flash_attention_pays():
@@ -126,7 +119,7 @@ def test_attention_compiles(chip):
 
 
 def test_tiles_that_do_not_fit_are_refused():
-    tiles = sizes.RowTiles(512, 8192, 8192, 16 << 20)
+    tiles = sizes.RowTiles(512, 8192, 8192, 16 << 20, 512)
 
     def call(x, w, e):
         return kernel.grouped_rows(x, w, e, tiles=tiles)

@@ -62,8 +62,11 @@ def main(
       parts: what each of the programs of ``compile_for(chip, size)`` is called; "" for the only one.
 
     Returns:
-      1 if a case is wrong, else 0.
+      1 if a case is wrong, or a kernel takes more VMEM than the chip has; else 0.
     """
+    from torch_tpu.aot import kernels
+    from torch_tpu.aot.chips import topology
+
     parser = argparse.ArgumentParser()
     parser.add_argument("--cases", type=int, default=count)
     parser.add_argument("--chips", default=",".join(CHIPS))
@@ -75,10 +78,18 @@ def main(
         bad += wrong
         print("WRONG" if wrong else "ok", case, {k: f"{v:.1e}" for k, v in found.items()}, flush=True)
     for chip in filter(None, args.chips.split(",")):
+        where = topology(CHIPS[chip]).chip
         for name in realistic:
             for part, c in zip(parts, compile_for(chip, name), strict=True):
                 what = f"{name}, {part}" if part else name
-                print(f"{chip} {what}: {c.seconds:.1f} s, {c.temp_bytes} bytes of work memory", flush=True)
+                held = {k.name: k.vmem_bytes for k in kernels.compiled(c.text, (), where)}
+                wrong = not held or max(held.values()) > where.vmem
+                bad += wrong
+                vmem = ", ".join(f"{n} {b / 2**20:.1f}" for n, b in held.items())
+                print(
+                    f"{'WRONG' if wrong else 'ok'} {chip} {what}: VMEM of {where.vmem >> 20} MiB: {vmem}; "
+                    f"{c.temp_bytes} bytes of work memory, {c.seconds:.1f} s", flush=True,
+                )  # fmt: skip
     return 1 if bad else 0
 
 

@@ -233,8 +233,13 @@ def _rewritten_eqn(eqn: Any, params: Any) -> Any:
     if _is_kernel(eqn):
         from jax._src.pallas.core import get_interpret_effects
 
+        from torch_tpu.runtime.interpretable import interpretable
+
         effects = {*eqn.effects, *get_interpret_effects(params)}
-        return eqn.replace(params={**eqn.params, "interpret": params}, effects=effects)
+        changed = {**eqn.params, "interpret": params}
+        if params is not True:
+            changed["jaxpr"] = interpretable(changed["jaxpr"])
+        return eqn.replace(params=changed, effects=effects)
     inner = list(inner_jaxprs(eqn.params.values()))
     if not any(has_kernels(j) for j in inner):
         return eqn

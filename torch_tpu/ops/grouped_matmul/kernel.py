@@ -112,7 +112,7 @@ def grouped_rows(
     """
     (rows, k), groups = x.shape, weights.shape[0]
     n = weights.shape[1 if transposed else 2]
-    tm, tk, tn = tiles.rows, tiles.k, tiles.n
+    tm, tk, tn, part = tiles.rows, tiles.k, tiles.n, tiles.part
     steps = pl.cdiv(k, tk)
     starts, stops = _bounds(ends, rows)
     # What no group has is a group of its own, of zeros: every tile of the result is written.
@@ -121,42 +121,53 @@ def grouped_rows(
     walk = _walk(starts, stops, tm, pl.cdiv(rows, tm) + groups, visit_empty=False)
     dims = ((1,), (1 if transposed else 0,))
 
-    def product(x_ref: Any, w_ref: Any, step: Any) -> Any:
-        a, b = x_ref[...], w_ref[...]
+    def product(a: Any, b: Any, step: Any) -> Any:
         if k % tk:
             a, b = _up_to(a, 1, k - step * tk), _up_to(b, dims[1][0], k - step * tk)
         return _dot(a, b, dims, passes)
 
     def kernel(starts: Any, stops: Any, group: Any, tile: Any, x_ref: Any, w_ref: Any, out_ref: Any, *sum_ref: Any):
         visit, step = pl.program_id(1), pl.program_id(2)
-        g = group[visit]
-        row = tile[visit] * tm + lax.broadcasted_iota(jnp.int32, (tm, tn), 0)
-        mine = (row >= starts[g]) & (row < stops[g])
-        opens = (visit == 0) | (tile[jnp.maximum(visit - 1, 0)] != tile[visit])
+        g, base = group[visit], tile[visit] * tm
 
-        def store(total: Any) -> None:
-            before = jnp.where(opens, 0.0, out_ref[...].astype(jnp.float32))
-            out_ref[...] = jnp.where(mine, total, before).astype(out_ref.dtype)
+        def multiply(i: Any, _: Any) -> None:
+            """The i-th part of the tile. Rows of other groups keep what is there: each has a group that writes it."""
+            at = i * part
+            here = pl.ds(pl.multiple_of(at, part), part)
+            row = base + at + lax.broadcasted_iota(jnp.int32, (part, tn), 0)
+            mine = (row >= starts[g]) & (row < stops[g])
 
-        @pl.when((g == groups) & (step == steps - 1))
-        def _() -> None:
-            store(jnp.zeros((tm, tn), jnp.float32))
+            def store(total: Any) -> None:
+                out_ref[here, :] = jnp.where(mine, total, out_ref[here, :].astype(jnp.float32)).astype(out_ref.dtype)
 
-        @pl.when(g < groups)
-        def _() -> None:
-            if not sum_ref:
-                store(product(x_ref, w_ref, step))
-                return
-
-            @pl.when(step == 0)
+            @pl.when((g == groups) & (step == steps - 1))
             def _() -> None:
-                sum_ref[0][...] = jnp.zeros_like(sum_ref[0])
+                store(jnp.zeros((part, tn), jnp.float32))
 
-            sum_ref[0][...] += product(x_ref, w_ref, step)
-
-            @pl.when(step == steps - 1)
+            @pl.when(g < groups)
             def _() -> None:
-                store(sum_ref[0][...])
+                total = product(x_ref[here, :], w_ref[...], step)
+                if not sum_ref:
+                    store(total)
+                    return
+
+                @pl.when(step == 0)
+                def _() -> None:
+                    sum_ref[0][here, :] = total
+
+                @pl.when(step > 0)
+                def _() -> None:
+                    sum_ref[0][here, :] += total
+
+                @pl.when(step == steps - 1)
+                def _() -> None:
+                    store(sum_ref[0][here, :])
+
+        if part == tm:
+            multiply(0, None)
+        else:
+            first, last = jnp.maximum(starts[g] - base, 0) // part, pl.cdiv(jnp.minimum(stops[g] - base, tm), part)
+            lax.fori_loop(first, last, multiply, None)
 
     def weight_at(j: Any, v: Any, s: Any, starts: Any, stops: Any, group: Any, tile: Any) -> Any:
         g = jnp.minimum(group[v], groups - 1)

@@ -16,16 +16,22 @@ _LANES = 128
 # Large enough that the 0.35 us of a grid step hides behind the 2.5 us that HBM takes for it (v6e).
 _WEIGHT_TILE = 4 * MIB
 _MOST_ROWS = 512
+# A group in two tiles is two steps, and while the first one multiplies nothing is fetched for the second one.
+_LEAST_ROWS = 128
 
 
 @dataclasses.dataclass(frozen=True)
 class RowTiles:
-    """Of ``grouped_rows``: rows, the summed dimension, columns; ``vmem`` is the limit in bytes for the compiler."""
+    """Of ``grouped_rows``: rows, the summed dimension, columns; ``vmem`` is the limit in bytes for the compiler.
+
+    ``part`` rows are multiplied at a time; the parts of a tile that a group has no rows in are not.
+    """
 
     rows: int
     k: int
     n: int
     vmem: int
+    part: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,9 +56,10 @@ def _split(size: int, most: int) -> int:
     return min(choices, key=lambda t: (math.ceil(size / t) * t - size + size // 16 * (t < most // 2), -t))
 
 
-def row_tile(rows: int, groups: int, size: int) -> int:
-    """Rows of a tile. A group's first and last tile are not full: with tiles of a quarter of the mean group, what is
-    multiplied is 1.25 times the rows there are. Fewer than the rows of a register (8 of 32 bits) cost the same."""
+def row_part(rows: int, groups: int, size: int) -> int:
+    """Rows that are multiplied at a time. A group's first and last part are not full: with a quarter of the mean group,
+    what is multiplied is 1.25 times the rows there are. Fewer than the rows of a register (8 of 32 bits) cost the same.
+    """
     least = 32 // size
     return min(max(_power_of_two(rows // max(4 * groups, 1)), least), _MOST_ROWS if size == 2 else 128)
 
@@ -60,7 +67,8 @@ def row_tile(rows: int, groups: int, size: int) -> int:
 def row_tiles(rows: int, k: int, n: int, groups: int, size: int, chip: str) -> RowTiles:
     """Tiles for (rows, k) by (groups, k, n) of ``size`` bytes an element."""
     limit = VMEM[chip]
-    tm = row_tile(rows, groups, size)
+    part = row_part(rows, groups, size)
+    tm = max(part, min(_LEAST_ROWS, part * _power_of_two(math.ceil(rows / part))))
     tile = _WEIGHT_TILE
     tn = _columns(n, k, size, tile)
     # The rows are read once for each tile of columns: where that is more than the weights, tiles are larger.
@@ -78,7 +86,7 @@ def row_tiles(rows: int, k: int, n: int, groups: int, size: int, chip: str) -> R
         tk = _split(k, max(tk // 2 // _LANES * _LANES, _LANES))
     while held(tm, tk) > limit and tm > 32 // size:
         tm //= 2
-    return RowTiles(tm, tk, tn, _asked(held(tm, tk), limit))
+    return RowTiles(tm, tk, tn, _asked(held(tm, tk), limit), min(part, tm))
 
 
 def _columns(n: int, k: int, size: int, tile: int) -> int:

@@ -64,7 +64,7 @@ def check(case: Case, mode: str = "simulate") -> dict[str, float]:
     tiles = sizes.row_tiles(case.rows, case.k, case.n, groups, size, "v6e")
     sums = sizes.sum_tiles(case.rows, case.k, case.n, groups, size, "v6e")
     if case.tiles is not None:
-        tiles, sums = sizes.RowTiles(*case.tiles, tiles.vmem), sizes.SumTiles(*case.tiles, sums.vmem)
+        tiles, sums = sizes.RowTiles(*case.tiles, tiles.vmem, 16), sizes.SumTiles(*case.tiles, sums.vmem)
     dtype = jnp.dtype(case.dtype)
 
     def rows(x: Any, w: Any, ends: Any) -> Any:

@@ -36,7 +36,7 @@ def cases(count: int, seed: int = 0) -> Iterator[Case]:
 
 
 def check(case: Case, mode: str = "simulate") -> dict[str, float]:
-    """The error of ``paged_attention``, by the largest value (the other's kernel cannot be interpreted: README.md)."""
+    """Errors of both kernels, by the largest value."""
     rng = np.random.default_rng(case.seed)
     size, total = 128, case.batch * case.pages
     make = lambda *s: jnp.asarray(rng.standard_normal(s), jnp.bfloat16)  # noqa: E731
@@ -53,7 +53,30 @@ def check(case: Case, mode: str = "simulate") -> dict[str, float]:
     q, k, v = (np.asarray(x, np.float64) for x in (query, keys, values))
     n, i = np.asarray(lengths), np.asarray(index)
     want = reference.paged_attention(np, q, k, v, n, i, scale, np.float64)
-    return {"paged": checking.error(got, want)}
+    return {"paged": checking.error(got, want), "ragged": _check_ragged(case, lengths, index, rng, mode)}
+
+
+def _check_ragged(case: Case, lengths: Any, index: Any, rng: np.random.Generator, mode: str) -> float:
+    """Some of each sequence's tokens are new: one, all, or any number; the last sequence may not be there."""
+    size, scale = 128, 128**-0.5
+    new = np.array([rng.integers(1, min(int(n), 20) + 1) for n in lengths])
+    starts = np.concatenate([[0], np.cumsum(new)])
+    count = max(case.batch - case.seed % 2, 1)
+    tokens = int(starts[count])
+    query = jnp.asarray(rng.standard_normal((tokens, case.heads, size)), jnp.bfloat16)
+    pages = jnp.asarray(
+        rng.standard_normal((case.batch * case.pages, case.page, 2 * case.kv_heads, size)), jnp.bfloat16
+    )
+    operands = [query, pages, lengths, index, jnp.asarray(starts, jnp.int32), jnp.asarray([count], jnp.int32)]
+
+    def several(q: Any, p: Any, n: Any, i: Any, s: Any, c: Any) -> Any:
+        return kernel.ragged_paged_attention(q, p, n, i, s, c, scale)
+
+    got = checking.interpreted(several, *operands, mode=mode)
+    q, p = (np.asarray(x, np.float64) for x in operands[:2])
+    n, i, s, c = (np.asarray(x) for x in operands[2:])
+    want = reference.ragged_paged_attention(np, q, p, n, i, s, c, scale, np.float64)
+    return checking.error(got, want)
 
 
 # name -> batch, heads, kv heads, pages of a sequence, tokens in a page
