@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import pathlib
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import uuid
 
 HERE = pathlib.Path(__file__).parent
 _LAUNCHER = """
@@ -28,6 +30,33 @@ class Rank:
     seconds: float  # from the start to its end
 
 
+_MARK = "TEST_RANKS_OF"  # in the environment of the ranks and of all that they start
+_SECONDS_TO_END = 10  # for what a rank started, after the last rank
+
+
+def marked(mark: str) -> dict[int, str]:
+    """The processes of a run that still are, with their command lines."""
+    found = {}
+    for entry in pathlib.Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if entry.name.isdigit() and f"{_MARK}={mark}".encode() in (entry / "environ").read_bytes().split(b"\0"):
+                found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    return found
+
+
+def _none_left(mark: str, port: str) -> None:
+    """No process of the run is there, and nobody listens at its port. What is left is ended, and is an error."""
+    until = time.monotonic() + _SECONDS_TO_END
+    while (left := marked(mark)) and time.monotonic() < until:
+        time.sleep(0.05)
+    for process in left:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
+    assert not left, f"still running after the ranks have ended: {left}"
+    with socket.socket() as s:
+        assert s.connect_ex(("127.0.0.1", int(port))) != 0, f"somebody still listens on {port}"
+
+
 def free_port() -> int:
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
@@ -38,14 +67,14 @@ def start(
     module: str, function: str, *args: str, size: int = 2, timeout: float = 120, env: dict[str, str] | None = None
 ) -> list[Rank]:
     """Run ``module.function(*args)`` of this folder on ``size`` ranks; each one's exit code and output."""
-    port = str(free_port())
+    port, mark = str(free_port()), uuid.uuid4().hex
     begun = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         processes, files = [], []
         for rank in range(size):
             numbers = {
                 "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size),
-                "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TEST_TIMEOUT": str(timeout),
+                "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TEST_TIMEOUT": str(timeout), _MARK: mark,
             }  # fmt: skip
             file = open(os.path.join(folder, str(rank)), "w+b")  # noqa: SIM115  closed below
             files.append(file)
@@ -57,6 +86,7 @@ def start(
                 )
             )  # fmt: skip
         codes, ends = _wait(processes, begun + timeout)
+        _none_left(mark, port)
         ranks = []
         for code, end, file in zip(codes, ends, files):
             file.seek(0)

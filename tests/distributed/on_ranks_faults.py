@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+VICTIM = int(os.environ.get("TEST_VICTIM", SIZE - 1))  # the rank that is killed
 
 
 def begin(seconds=600):
@@ -22,9 +23,9 @@ def begin(seconds=600):
 
 
 def killed():
-    """The last rank is killed while the others wait for it."""
+    """A rank is killed while the others wait for it."""
     x = begin()
-    if RANK == SIZE - 1:
+    if RANK == VICTIM:
         time.sleep(1)
         os.kill(os.getpid(), signal.SIGKILL)
     dist.all_reduce(x)
@@ -50,13 +51,13 @@ class InBackward(torch.autograd.Function):
 
 
 def train_with(fault):
-    """A step of DDP; on the last rank ``fault`` is called in backward."""
+    """A step of DDP; on one rank ``fault`` is called in backward."""
     from torch.nn.parallel import DistributedDataParallel
 
     begin()
     net = DistributedDataParallel(torch.nn.Linear(4, 4).to("tpu"))
     y = net(torch.ones(2, 4, device="tpu"))
-    if RANK == SIZE - 1:
+    if RANK == VICTIM:
         y = InBackward.apply(y, fault)
     y.sum().backward()
 
@@ -129,10 +130,54 @@ def other_compiled_program():
     (f if RANK == 0 else g)(x)
 
 
+def other_known_reduction():
+    """Both programs are known to both ranks and fit each other: without a comparison each would have a result."""
+    x = begin()
+    dist.all_reduce(x, dist.ReduceOp.MAX)
+    for i in range(3):
+        dist.all_reduce(x, dist.ReduceOp.MAX if RANK == SIZE - 1 and i == 2 else dist.ReduceOp.SUM)
+    raise SystemExit(f"no error: {x.tolist()}")
+
+
+def other_known_root():
+    x = begin()
+    dist.broadcast(x, 0)
+    dist.broadcast(x, RANK)
+    raise SystemExit(f"no error: {x.tolist()}")
+
+
+def _known_graphs():
+    from torch.distributed import _functional_collectives as funcol
+
+    x = begin()
+    f = torch.compile(lambda x: funcol.all_reduce(x, "sum", dist.group.WORLD) + 1)
+    g = torch.compile(lambda x: funcol.all_reduce(x, "max", dist.group.WORLD) + 1)
+    f(x), g(x)
+    return x, (g if RANK == SIZE - 1 else f)
+
+
+def other_known_graph():
+    x, f = _known_graphs()
+    got = f(x).tolist()
+    raise SystemExit(f"no error: {got}")
+
+
+def other_known_graph_not_awaited():
+    """As on a TPU, where nobody waits for a program: the next operation says it."""
+    from torch_tpu.compile import spmd
+
+    x, f = _known_graphs()
+    spmd.platform = type("P", (), {"name": staticmethod(lambda: "tpu")})
+    f(x)
+    time.sleep(1)
+    dist.barrier()
+    raise SystemExit("no error")
+
+
 def killed_while_compiling():
     x = begin()
     f = torch.compile(lambda x: _reduced(x) + 1)
-    if RANK == SIZE - 1:
+    if RANK == VICTIM:
         os.kill(os.getpid(), signal.SIGKILL)
     f(x)
 
@@ -141,7 +186,7 @@ def killed_in_a_program():
     x = begin()
     f = torch.compile(lambda x: _reduced(x) + 1)
     f(x)
-    if RANK == SIZE - 1:
+    if RANK == VICTIM:
         time.sleep(1)
         os.kill(os.getpid(), signal.SIGKILL)
     f(x)
@@ -155,6 +200,21 @@ def killed_in_init():
     """Between two of the steps in which the ranks join."""
     from torch_tpu.runtime import cluster
 
-    if RANK == SIZE - 1:
+    if RANK == VICTIM:
         cluster._connect = lambda *args: os.kill(os.getpid(), signal.SIGKILL)
     begin()
+
+
+def killed_with_the_service_started():
+    """Rank 0, when it has started the coordination service and no rank has connected to it."""
+    from torch_tpu.runtime import cluster
+
+    if RANK == 0:
+        cluster._hold = lambda *args: os.kill(os.getpid(), signal.SIGKILL)
+    begin()
+
+
+def killed_before_init():
+    if RANK == VICTIM:
+        os.kill(os.getpid(), signal.SIGKILL)
+    begin(seconds=8)

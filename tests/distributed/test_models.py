@@ -15,6 +15,12 @@ def test_compiled_tensor_parallel_decoding(tmp_path):
 
 
 @long
-@pytest.mark.parametrize("part", ["llama_training", "experts", "images"])
-def test_models_over_ranks_equal_one_process(part, tmp_path):
-    run("on_ranks_models", "everything", str(tmp_path), part, timeout=600)
+@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("part", ["llama_training", "experts", "experts_in_parts", "images"])
+def test_models_over_ranks_equal_one_process(part, size, tmp_path):
+    run("on_ranks_models", "everything", str(tmp_path), part, size=size, timeout=900)
+
+
+@long
+def test_compiled_tensor_parallel_decoding_on_four_ranks(tmp_path):
+    run("on_ranks_models", "everything", str(tmp_path), "decode", size=4, timeout=600)

@@ -116,11 +116,19 @@ class Spmd:
         if program.span is None:
             return program.call(*operands)
         what = f"program {self.name} [{agreed.digest[:8]}]"
-        places = [(g, g.begin(what, what)) for g in self.groups]
+        turns = [(g, g.begin(what, what)) for g in self.groups]
         if platform.name() != "cpu":
+            for g, turn in turns:
+                g.confirm_later(turn)
             return program.call(*operands)
-        running = in_order(lambda: _ready(program.call(*operands)))
-        (first, number), *also = places
+
+        def run() -> list[Any]:
+            for _, turn in turns:
+                turn.confirm()
+            return _ready(program.call(*operands))
+
+        running = in_order(run)
+        (first, number), *also = [(g, turn.number) for g, turn in turns]
         ended = running.ended
         Operation(first, number, what, [], ended.is_set, running.result, pause=ended.wait, also=also).wait()
         return running.value

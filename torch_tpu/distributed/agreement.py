@@ -69,7 +69,7 @@ def exchange(groups: Sequence[Group], what: str, record: dict[str, Any]) -> dict
 
 
 def _key(name: str, number: int, rank: int) -> str:
-    return f"tpu_dist/record/{name}/{number}/{rank}"
+    return f"record/{name}/{number}/{rank}"
 
 
 _NAP_SECONDS = 0.002
@@ -94,8 +94,8 @@ def differ(what: str, group: Group, records: dict[int, dict[str, Any]], text: st
     """
     me = group.global_rank
     digests = {r: records[r]["digest"] for r in records}
-    board.current().publish(f"tpu_dist/text/{digests[me]}", text)
-    keys = [f"tpu_dist/text/{d}" for d in digests.values()]
+    board.current().publish(f"text/{digests[me]}", text)
+    keys = [f"text/{d}" for d in digests.values()]
     place = Place(group.name, list(records), list(records).index(me), me, group.timeout)
     Operation(
         place, group.number, f"telling {what}", [], lambda: board.current().has(keys), lambda: None,
@@ -103,7 +103,7 @@ def differ(what: str, group: Group, records: dict[int, dict[str, Any]], text: st
     ).wait()  # fmt: skip
     ranks = list(records)
     first, other = ranks[0], next(r for r in ranks if digests[r] != digests[ranks[0]])
-    a, b = (board.current().read(f"tpu_dist/text/{digests[r]}").splitlines() for r in (first, other))
+    a, b = (board.current().read(f"text/{digests[r]}").splitlines() for r in (first, other))
     pairs = itertools.zip_longest(a, b, fillvalue="(nothing)")
     line, one, two = next((i, x, y) for i, (x, y) in enumerate(pairs) if x != y)
     message = (

@@ -16,12 +16,16 @@ from typing import Any
 
 from torch_tpu.binding import process_groups
 
-_FAILED = "tpu_dist/failed"
+_FAILED = "failed"
 
 
 class Board:
-    def __init__(self, rank: int):
+    """Keys have the number of the default group in this process before them, so that a group which is made anew finds
+    nothing that one before has left: under torchrun the store stays."""
+
+    def __init__(self, rank: int, number: int = 0):
         self.rank = rank
+        self._keys = f"tpu_dist/{number}/"
         self._lock = threading.Lock()
 
     @property
@@ -31,24 +35,24 @@ class Board:
     def fail(self, message: str) -> None:
         """Tell the others why this rank ends; the first rank's message stays."""
         with contextlib.suppress(Exception), self._lock:
-            self.store.compare_set(_FAILED, "", f"rank {self.rank}: {message}")
+            self.store.compare_set(self._keys + _FAILED, "", f"rank {self.rank}: {message}")
 
     def failure(self) -> str | None:
         """The message of a rank that failed."""
         with self._lock:
-            if not self.store.check([_FAILED]):
+            if not self.store.check([self._keys + _FAILED]):
                 return None
-            text = self.store.get(_FAILED).decode()
+            text = self.store.get(self._keys + _FAILED).decode()
         return None if text.startswith(f"rank {self.rank}:") else text
 
     def stand(self, group: str, rank: int, number: int, what: str) -> None:
         """Say that ``rank`` of the group waits in its collective ``number``."""
         with self._lock:
-            self.store.set(f"tpu_dist/at/{group}/{rank}", f"{number}|{what}")
+            self.store.set(f"{self._keys}at/{group}/{rank}", f"{number}|{what}")
 
     def standing(self, group: str, rank: int) -> tuple[int, str] | None:
         """Where that rank last said it waits."""
-        key = f"tpu_dist/at/{group}/{rank}"
+        key = f"{self._keys}at/{group}/{rank}"
         with self._lock:
             if not self.store.check([key]):
                 return None
@@ -57,24 +61,25 @@ class Board:
 
     def publish(self, key: str, text: str) -> None:
         with self._lock:
-            self.store.set(key, text)
+            self.store.set(self._keys + key, text)
 
     def has(self, keys: list[str]) -> bool:
         with self._lock:
-            return self.store.check(keys)
+            return self.store.check([self._keys + k for k in keys])
 
     def read(self, key: str) -> str:
         """What a key that is there says."""
         with self._lock:
-            return self.store.get(key).decode()
+            return self.store.get(self._keys + key).decode()
 
-    def agree(self, group: str, number: int, what: str) -> str:
-        """What the first rank that asked does in collective ``number``."""
+    def first(self, key: str, text: str, before: str = "") -> str:
+        """Write ``text`` where the key says ``before`` (or is not there); what it then says."""
         with self._lock:
-            return self.store.compare_set(f"tpu_dist/program/{group}/{number}", "", what).decode()
+            return self.store.compare_set(self._keys + key, before, text).decode()
 
 
 _board: Board | None = None
+_boards = 0  # default groups that this process has made
 _running: list[Callable[[], bool]] = []
 _MANY = 256
 _MOMENT_SECONDS = 2.0
@@ -83,9 +88,10 @@ _failed = False
 
 def install(rank: int) -> None:
     """Let an exception that ends this rank be told to the others."""
-    global _board
+    global _board, _boards
     first = _board is None
-    _board = Board(rank)
+    _board = Board(rank, _boards)
+    _boards += 1
     if first:
         _hook()
         atexit.register(_leave)

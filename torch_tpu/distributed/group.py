@@ -9,11 +9,11 @@ from typing import Any
 
 import jax
 import numpy as np
-import torch.distributed as dist
 
 from torch_tpu.binding import process_groups
-from torch_tpu.distributed import board
-from torch_tpu.distributed.operation import mismatch
+from torch_tpu.distributed import turns
+from torch_tpu.distributed.operation import Running, in_order
+from torch_tpu.distributed.turns import Turn
 from torch_tpu.lowering.collectives import AXIS
 from torch_tpu.runtime import cluster, platform
 
@@ -32,6 +32,8 @@ class Group:
         # CPU copies go through this: the gloo that stands for the device in PyTorch's own group.
         self.host = process_groups.host_group(group.get_group_store(), self.rank, self.size, backend)
         self._agreed: set[Any] = set()
+        self._turns = turns.Turns(self)
+        self._asked: list[Running] = []
 
     @functools.cached_property
     def mesh(self) -> jax.sharding.Mesh | None:
@@ -48,21 +50,30 @@ class Group:
         assert self.mesh is not None
         return jax.sharding.NamedSharding(self.mesh, jax.sharding.PartitionSpec(AXIS))
 
-    def begin(self, what: str, key: Any = None) -> int:
-        """The number of a new operation. One that this group has not run yet is first compared with the others'.
+    def begin(self, what: str, key: Any) -> Turn:
+        """The turn of a new operation. One that this group has not run yet is compared with the others' here, any other
+        one by whoever runs it, as part of its running.
 
         Raises:
           DistBackendError: another rank runs something else.
         """
+        self.raise_if_disagreed()
         self.number += 1
-        if self.size > 1 and key is not None and (key not in self._agreed or _checks_all()):
-            first = board.current().agree(self.name, self.number, what)
-            if first != what:
-                text = mismatch(self, self.number, what, first)
-                board.current().fail(text)
-                raise dist.DistBackendError(text)
+        turn = self._turns.next(self.number, what)
+        if self.size > 1 and (key not in self._agreed or _checks_all()):
+            turn.confirm(always=True)
             self._agreed.add(key)
-        return self.number
+        return turn
+
+    def confirm_later(self, turn: Turn) -> Running:
+        """Compare it while the device works. What is wrong is raised by the next operation, or who takes the result."""
+        running = in_order(turn.confirm)
+        self._asked.append(running)
+        return running
+
+    def raise_if_disagreed(self) -> None:
+        while self._asked and self._asked[0].ended.is_set():
+            self._asked.pop(0).result()
 
 
 @functools.cache

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from torch_tpu.binding import process_groups
 from torch_tpu.distributed import collectives, group, host, values
 from torch_tpu.distributed.group import Group
 from torch_tpu.distributed.operation import Operation, in_order, in_thread
+from torch_tpu.distributed.turns import Turn
 from torch_tpu.lowering import dtypes
 from torch_tpu.lowering.collectives import check_reduction
 from torch_tpu.runtime import buffers, platform, transfer
@@ -49,26 +50,28 @@ def _start(
         kind, reduction, dtypes.to_jax(dtype), tuple(tuple(t.shape) for t in ins), tuple(tuple(t.shape) for t in outs)
     )
     what = call.words(root)
-    number = g.begin(what, (kind, reduction, dtype, tuple(t.numel() for t in ins)))
+    turn = g.begin(what, (kind, reduction, dtype, tuple(t.numel() for t in ins)))
     seconds = _seconds(timeout)
     if not any(t.numel() for t in ins):
         return process_groups.finished(outs)
     if g.mesh is not None and _xla_takes(dtype):
-        operation = _by_program(g, call, what, ins, outs if keep else [], root, number, seconds)
+        operation = _by_program(g, call, turn, ins, outs if keep else [], root, seconds)
     else:
+        turn.confirm()
         targets = outs if keep else [torch.empty_like(t, device="cpu") for t in outs]
         done, finish = host.run(g, kind, reduction, ins, targets, root)
-        operation = Operation(g, number, what, outs, done, finish, seconds)
+        operation = Operation(g, turn.number, what, outs, done, finish, seconds)
     return _work(operation, wait)
 
 
 def _by_program(
-    g: Group, call: collectives.Call, what: str, ins: Sequence[torch.Tensor], outs: Tensors, root: int | None,
-    number: int, timeout: float | None,
+    g: Group, call: collectives.Call, turn: Turn, ins: Sequence[torch.Tensor], outs: Tensors, root: int | None,
+    timeout: float | None,
 ) -> Operation:  # fmt: skip
+    what, number = turn.what, turn.number
     run = collectives.prepare(g, call, [values.array_of(t) for t in ins], root)
     if platform.name() == "cpu":
-        running = in_order(lambda: _ready(run()))
+        running = in_order(lambda: _ready(turn, run))
 
         def finish() -> None:
             for t, a in zip(outs, running.result()):
@@ -76,15 +79,24 @@ def _by_program(
 
         ended = running.ended
         return Operation(g, number, what, outs, ended.is_set, finish, timeout, ended.wait)
+    compared = g.confirm_later(turn)
     arrays = run()
     for t, a in zip(outs, arrays):
         values.write(t, a)
-    return Operation(
-        g, number, what, outs, lambda: all(map(buffers.is_ready, arrays)), lambda: transfer.wait(arrays), timeout
-    )
+
+    def done() -> bool:
+        return compared.ended.is_set() and (compared.error is not None or all(map(buffers.is_ready, arrays)))
+
+    def take() -> None:
+        compared.result()
+        transfer.wait(arrays)
+
+    return Operation(g, number, what, outs, done, take, timeout)
 
 
-def _ready(arrays: list[Any]) -> list[Any]:
+def _ready(turn: Turn, run: Callable[[], list[Any]]) -> list[Any]:
+    turn.confirm()
+    arrays = run()
     transfer.wait(arrays)
     return arrays
 
@@ -276,7 +288,8 @@ def _exchange(
 ) -> Any:
     """All to all in parts of any size. A rank knows its own sizes only, so no one program fits: through the hosts."""
     what = f"all_to_all of {ins[0].dtype} in parts"
-    number = g.begin(what, ("all_to_all parts", ins[0].dtype))
+    turn = g.begin(what, ("all_to_all parts", ins[0].dtype))
+    turn.confirm()
     row = values.bytes_of(ins)
     result = torch.empty(sum(takes), dtype=torch.uint8)
     work = g.host.alltoall_base(result, row, takes, gives)
@@ -286,7 +299,7 @@ def _exchange(
         for t, value in zip(outs, values.from_bytes(result, outs)):
             values.write_host(t, value)
 
-    return _work(Operation(g, number, what, outs, work.is_completed, finish, _seconds(timeout)), wait)
+    return _work(Operation(g, turn.number, what, outs, work.is_completed, finish, _seconds(timeout)), wait)
 
 
 def _gather(outs: list[Tensors], ins: Tensors, pg: Any, root: int, async_op: bool = True, timeout: int = -1) -> Any:
@@ -362,10 +375,11 @@ def _recv_any_source(tensors: Tensors, pg: Any, tag: int) -> Any:
 def _barrier(tensor: torch.Tensor, pg: Any, device_ids: list[int], async_op: bool = True, timeout: int = -1) -> Any:
     """All ranks are here, and each one's device has done what it was given."""
     g = group.of(pg)
-    number = g.begin("barrier", "barrier")
+    turn = g.begin("barrier", "barrier")
+    turn.confirm()
     torch.tpu.synchronize()  # type: ignore[attr-defined]
     work = g.host.barrier()
-    operation = Operation(g, number, "barrier", [], work.is_completed, work.wait, _seconds(timeout))
+    operation = Operation(g, turn.number, "barrier", [], work.is_completed, work.wait, _seconds(timeout))
     return _work(operation, not async_op)
 
 

@@ -38,6 +38,10 @@ class Members(Protocol):
     def timeout(self) -> float: ...
 
 
+class Disagreement(dist.DistBackendError):
+    """The ranks do not run the same. Its message says what each one does, and the others know it."""
+
+
 class Operation:
     """``done()`` says whether it has ended, ``finish()`` puts the results in place or raises.
 
@@ -100,6 +104,8 @@ class Operation:
                 return
             try:
                 self._finish()
+            except Disagreement as e:
+                self.error = e
             except Exception as e:
                 self.error = self._explained(e)
             self._finished = True

@@ -237,7 +237,7 @@ def _start_service(host: str, size: int) -> tuple[int, int]:
     """(the service's port, the port of the connection that says a rank lives)"""
     command = [sys.executable, "-P", coordinator.__file__, host, str(size), str(_HEARTBEAT_SECONDS)]
     process = subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
     )
     assert process.stdout is not None
     line = process.stdout.readline().split()

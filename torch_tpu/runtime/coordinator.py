@@ -2,7 +2,7 @@
 
 A rank whose coordination service disappears is ended by JAX, without a message. So the service does not live in rank 0,
 which may fail or end first, but here; and this process ends when the last rank has gone, which its open connection
-tells however it went.
+tells however it went, or when rank 0, whose pipe stdin is, has gone before any rank connected.
 
 Arguments: the host to listen on, the number of ranks, seconds of a heartbeat's timeout. Prints two ports: the
 service's, and the one that each rank connects to and keeps open. A rank says its number there, and is told the numbers
@@ -36,14 +36,23 @@ def serve(host: str, size: int, heartbeat: int) -> tuple[Any, int]:
     raise AssertionError
 
 
-def wait_for_the_last(listener: socket.socket) -> None:
-    """Return when all that connected have gone; tell those that are left of each one that goes."""
+def wait_for_the_last(listener: socket.socket, parent: Any) -> None:
+    """Return when all that connected have gone; tell those that are left of each one that goes.
+
+    Args:
+      parent: a pipe that ends with the process that started this one.
+    """
     numbers: dict[socket.socket, bytes] = {}
     with selectors.DefaultSelector() as selector:
         selector.register(listener, selectors.EVENT_READ)
+        selector.register(parent, selectors.EVENT_READ)
         begun = False
         while numbers or not begun:
             for key, _ in selector.select():
+                if key.fileobj is parent:
+                    selector.unregister(parent)
+                    begun = True  # or it never will
+                    continue
                 if key.fileobj is listener:
                     begun = True
                     made = listener.accept()[0]
@@ -81,7 +90,7 @@ def main() -> None:
         listener.listen(size)
         service, port = serve(host, size, heartbeat)
         print(port, listener.getsockname()[1], flush=True)
-        wait_for_the_last(listener)
+        wait_for_the_last(listener, sys.stdin.buffer)
         service.shutdown()
 
 
