@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 from torch_tpu import aot
-from torch_tpu.aot import compiler, models
+from torch_tpu.aot import compiler, models, plan
+from torch_tpu.aot.chips import topology
 from torch_tpu.aot.plan import capture
 from torch_tpu.aot.state import State
 
@@ -209,6 +210,27 @@ def test_shardings_over_a_mesh():
     assert "all-reduce        4" in str(report)
     with pytest.raises(ValueError, match="mesh of 4 devices"):
         aot.compile(model, torch.empty(64, 256), topology="v6e-1", shardings=laid)
+
+
+def test_shardings_that_mean_nothing():
+    model = nn.Sequential(nn.Linear(256, 1024, bias=False), nn.ReLU(), nn.Linear(1024, 256, bias=False))
+    programs = capture(model, (torch.empty(64, 256),), {})
+
+    def lay(rules, mesh=("tensor", 4)):
+        return plan.compile_all(programs, topology("v6e-4"), aot.Shardings(dict([mesh]), rules))
+
+    with pytest.raises(
+        ValueError, match=r"'\*\.wieght' matches no operand; the nearest are: \d.weight, \d.weight, args.0"
+    ):
+        lay({"0.weight": ("tensor", None), "*.wieght": ("tensor", None)})
+    with pytest.raises(ValueError, match="'Weight' matches no operand"):
+        lay({"Weight": ("tensor", None)})
+    with pytest.raises(TypeError, match=r"an entry a dimension, as in \('tensor', None\), got 'tensor'"):
+        lay({"0.weight": "tensor"})
+    with pytest.raises(ValueError, match="mesh axis 'tensor': expected a number of devices, got 0"):
+        lay({"0.weight": ("tensor", None)}, ("tensor", 0))
+    with pytest.raises(ValueError, match="no mesh axis 'model'; there are: tensor"):
+        lay({"0.weight": ("model", None)})
 
 
 def test_a_decoder_over_chips_has_two_all_reduces_a_layer():

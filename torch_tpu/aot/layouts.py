@@ -40,7 +40,7 @@ def tensor_parallel(model: torch.nn.Module, size: int) -> Shardings:
     heads = _cache_heads(model)
     if heads and heads % size == 0:
         rules |= {"*past_key_values*.keys": (None, AXIS), "*past_key_values*.values": (None, AXIS)}
-    return Shardings({AXIS: size}, rules)
+    return Shardings({AXIS: size}, rules, optional=tuple(rules))  # not every call reads every weight
 
 
 def _plan_of(model: Any) -> Mapping[str, Any]:

@@ -14,6 +14,7 @@ from torch_tpu.aot.chips import topology as find_topology
 from torch_tpu.aot.compiler import Partitioning, compile_program, require_libtpu
 from torch_tpu.aot.program import Program, lower
 from torch_tpu.aot.sharding import Shardings, partitioning
+from torch_tpu.aot.spread import spread
 from torch_tpu.aot.state import BUFFERS, OPTIMIZER, WEIGHTS
 from torch_tpu.aot.trace import Tracer
 from torch_tpu.ops import chips
@@ -57,15 +58,17 @@ def compile(
       title: the report's first line.
 
     Raises:
-      ValueError: no such topology; the loss cannot be found.
+      ValueError: no such topology; the loss cannot be found; a sharding matches nothing, or does not fit.
       LibtpuMissingError: libtpu is not installed.
       CompilerError: libtpu refuses a program for another reason than memory.
     """
     where = find_topology(topology)
     require_libtpu()
     args = tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
-    with interpretation.lowering_for("tpu", where.chip.name), chips.partitioned(shardings is not None):
-        programs = capture(model, args, kwargs or {}, train=train, loss=loss, optimizer=optimizer)
+    with interpretation.lowering_for("tpu", where.chip.name):
+        programs = capture(
+            model, args, kwargs or {}, train=train, loss=loss, optimizer=optimizer, shardings=shardings
+        )
     reports = compile_all(programs, where, shardings, compiler_options)
     name = (
         title
@@ -77,15 +80,21 @@ def compile(
 def capture(
     model: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], *, train: bool = False,
     loss: Callable[[Any], torch.Tensor] | None = None, optimizer: Callable[[Any], torch.optim.Optimizer] | None = None,
+    shardings: Shardings | None = None,
 ) -> list[Program]:  # fmt: skip
-    """The programs of a call, or of a training step, in the order in which they run; not compiled yet."""
+    """The programs of a call, or of a training step, in the order in which they run; not compiled yet.
+
+    ``shardings`` says where kernels that run on each device's part get theirs from.
+    """
     if optimizer is not None and not train:
         raise ValueError("aot.compile: an optimizer needs train=True")
     tracer = Tracer(model, args, kwargs)
     graphs = tracer.forward(grad=train, loss=loss)
     if optimizer is not None:
         graphs.append(tracer.optimizer(optimizer))
-    return [lower(g) for g in graphs]
+    split = None if shardings is None else spread(shardings, graphs)
+    with chips.partitioned(shardings is not None, split):
+        return [lower(g) for g in graphs]
 
 
 def compile_all(
@@ -94,6 +103,8 @@ def compile_all(
 ) -> list[aot_report.ProgramReport]:  # fmt: skip
     """Compile each program; what the others need to keep counts in its memory."""
     precision = torch.get_float32_matmul_precision()
+    if shardings is not None:
+        shardings.check(programs)
     out = []
     for program in programs:
         laid: Partitioning | None = partitioning(shardings, program, where) if shardings else None

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import fnmatch
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from torch_tpu.aot.chips import Topology
@@ -24,10 +25,24 @@ class Shardings:
     every device::
 
         Shardings({"tensor": 4}, {"*.q_proj.weight": ("tensor", None), "*.o_proj.weight": (None, "tensor")})
+
+    A pattern that matches nothing is an error, but for those in ``optional``.
     """
 
     mesh: Mapping[str, int]
     rules: Mapping[str, Partition]
+    optional: Collection[str] = ()
+
+    def __post_init__(self) -> None:
+        for axis, size in self.mesh.items():
+            if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+                raise ValueError(f"mesh axis {axis!r}: expected a number of devices, got {size!r}")
+        for pattern, partition in self.rules.items():
+            if isinstance(partition, str) or not isinstance(partition, Sequence):
+                raise TypeError(
+                    f"sharding by {pattern!r}: expected a tuple with an entry a dimension, as in ('tensor', None), got "
+                    f"{partition!r}"
+                )
 
     @property
     def devices(self) -> int:
@@ -40,6 +55,16 @@ class Shardings:
                 self._check(value, pattern, partition)
                 return partition
         return None
+
+    def check(self, programs: Iterable[Program]) -> None:
+        """Raises ValueError for a pattern that no operand of the programs matches."""
+        names = list(dict.fromkeys(v.name for p in programs for v in p.operands))
+        for pattern in self.rules:
+            if pattern in self.optional or any(fnmatch.fnmatchcase(n, pattern) for n in names):
+                continue
+            plain = pattern.replace("*", "").strip(".")
+            near = sorted(names, key=lambda n: difflib.SequenceMatcher(None, plain, n).ratio(), reverse=True)[:3]
+            raise ValueError(f"sharding {pattern!r} matches no operand; the nearest are: {', '.join(near) or 'none'}")
 
     def parts(self, value: Value) -> int:
         """How many parts an operand is split into."""

@@ -20,7 +20,8 @@ def composite_decompositions() -> dict[Any, Callable[..., Any]]:
 def dimension_names(program: ExportedProgram) -> dict[Any, str]:
     """Symbol -> the name that the user's ``torch.export.Dim`` gave it; a symbol without one is missing.
 
-    The names are in the shape environment only, under the source that the dimension was read from.
+    The names are in the shape environment only, under the source that the dimension was read from; a dimension that
+    stands in expressions alone (``4 * k``) is a source of its own, called by its name.
     """
     found: dict[Any, str] = {}
     for node in program.graph.nodes:
@@ -31,7 +32,7 @@ def dimension_names(program: ExportedProgram) -> dict[Any, str]:
             environment: Any = size.node.shape_env
             names = getattr(environment, "source_name_to_debug_name", {})
             for source, symbol in getattr(environment, "source_to_var", {}).items():
-                if source in names:
-                    found.setdefault(symbol, names[source])
+                if source in names or source.isidentifier():
+                    found.setdefault(symbol, names.get(source, source))
             return found
     return found

@@ -20,6 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import torch
 from torch.export import ExportedProgram
 
+from torch_tpu.export import archive as _archive
 from torch_tpu.export import artifact as _artifact
 from torch_tpu.export.artifact import PLATFORMS, Artifact
 from torch_tpu.export.errors import ArtifactError, ExportError
@@ -71,7 +72,20 @@ def save(
     platforms: Iterable[str] = PLATFORMS,
     sizes: Mapping[str, int] | Sequence[Mapping[str, int]] | None = None,
 ) -> None:
-    """Write an exported program to a file that ``load`` reads; see ``export`` for the arguments."""
+    """Write an exported program, or an artifact, to a file that ``load`` reads; see ``export`` for the arguments.
+
+    The file is replaced if it is there, when the new one is complete.
+
+    Raises:
+      ValueError: platforms or sizes for an artifact, which has its own; a path with the ending of another format.
+      OSError: the path cannot be written: a folder, one that is not there, a device.
+    """
+    _archive.file_to_write(path)
+    if isinstance(program, Artifact) and (platforms is not PLATFORMS or sizes is not None):
+        raise ValueError(
+            f"save: an artifact has its platforms ({', '.join(program.platforms)}) and sizes; export the program again "
+            "for others"
+        )
     found = program if isinstance(program, Artifact) else export(program, platforms=platforms, sizes=sizes)
     found.save(path)
 

@@ -88,6 +88,49 @@ class Weight:
     end: int
 
 
+_OTHERS = {
+    ".pt2": "torch.export.save writes",
+    ".pt": "torch.save writes",
+    ".pth": "torch.save writes",
+    ".bin": "torch.save writes",
+    ".safetensors": "safetensors.torch.save_file writes",
+    ".mlir": "torch.tpu.export.exported_to_mlir gives the text of",
+    ".onnx": "torch.onnx.export writes",
+}
+
+
+def file_to_write(path: str | os.PathLike[str]) -> pathlib.Path:
+    """The path of an artifact, looked at before the work begins.
+
+    Raises:
+      TypeError: no path.
+      ValueError: an empty one, or one with the ending of another format.
+      FileNotFoundError, NotADirectoryError, IsADirectoryError: there is no such folder, or the path is one.
+      OSError: there is something that is no file, such as a device.
+    """
+    if not isinstance(path, (str, bytes, os.PathLike)):
+        raise TypeError(f"expected the path of a file to write, got {type(path).__name__}")
+    name = os.fsdecode(path)
+    if not name or "\0" in name:
+        raise ValueError(f"{name!r} is no name for an artifact; use a path such as 'model.tpu'")
+    found = pathlib.Path(name)
+    if found.is_dir():
+        raise IsADirectoryError(f"{name} is a folder; name a file in it, such as {found / 'model.tpu'}")
+    if found.suffix in _OTHERS:
+        raise ValueError(
+            f"{name}: {_OTHERS[found.suffix]} files of that ending, and an artifact is none; call it "
+            f"{found.with_suffix('.tpu').name}"
+        )
+    folder = found.parent
+    if not folder.exists():
+        raise FileNotFoundError(f"there is no folder {folder} to write {found.name} to; make it first")
+    if not folder.is_dir():
+        raise NotADirectoryError(f"{folder} is a file, not a folder to write {found.name} to")
+    if found.exists() and not found.is_file():
+        raise OSError(f"{name} is no regular file; an artifact replaces what is there")
+    return found
+
+
 def write(
     path: str | os.PathLike[str],
     signature: Signature,
@@ -96,9 +139,9 @@ def write(
     to_numpy: Callable[[torch.Tensor], np.ndarray],
 ) -> None:
     """Write an artifact; the file appears when it is complete."""
-    path = pathlib.Path(path)
+    path = file_to_write(path)
     described = _describe(weights)
-    fd, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+    fd, temporary = tempfile.mkstemp(dir=path.parent, prefix=".artifact-")
     try:
         with os.fdopen(fd, "wb") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
             archive.writestr(MANIFEST, json.dumps(_manifest(signature, programs, described), indent=1))
@@ -179,7 +222,11 @@ class Reader:
         except FileNotFoundError:
             raise
         except (zipfile.BadZipFile, KeyError, ValueError, OSError) as e:
-            raise ArtifactError(f"{self.path} is not an artifact of torch.tpu.export, or it is damaged: {e}") from e
+            hint = _OTHERS.get(self.path.suffix, "")
+            hint = f" ({hint} files of that ending)" if hint else ""
+            raise ArtifactError(
+                f"{self.path} is not an artifact of torch.tpu.export, or it is damaged{hint}: {e}"
+            ) from e
         self._check_version()
 
     def __enter__(self) -> Reader:

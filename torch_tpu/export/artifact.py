@@ -313,10 +313,11 @@ def make(
     sizes: Mapping[str, int] | Sequence[Mapping[str, int]] | None = None,
 ) -> Artifact:
     """See ``torch_tpu.export.export``."""
-    wanted = (platforms,) if isinstance(platforms, str) else tuple(platforms)
+    wanted = (platforms,) if isinstance(platforms, str) else tuple(platforms or ())
     unknown = [p for p in wanted if p not in _KNOWN_PLATFORMS]
     if unknown or not wanted:
-        raise ValueError(f"unknown platform {', '.join(map(repr, unknown))}; use one of {', '.join(_KNOWN_PLATFORMS)}")
+        what = f"unknown platform {', '.join(map(repr, unknown))}" if unknown else f"no platform in {platforms!r}"
+        raise ValueError(f"{what}; use one of {', '.join(_KNOWN_PLATFORMS)}")
     function = Function(program)
     choices = _choices(function.signature, sizes)
     found = []

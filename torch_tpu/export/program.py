@@ -35,6 +35,7 @@ from torch_tpu.compile.backend import decompositions, is_known
 from torch_tpu.compile.evaluate import Context, constants_of, draws, evaluate
 from torch_tpu.eager.sdpa import scaled_dot_product_attention
 from torch_tpu.export.errors import ExportError
+from torch_tpu.export.shared import raise_if_written_twice
 from torch_tpu.export.signature import Dim, Input, Output, Signature, constant
 from torch_tpu.export.structure import Structure
 from torch_tpu.lowering import checks, dtypes, registry
@@ -66,7 +67,11 @@ class Function:
                 "torch.export.export(model, args)"
             )
         registry.load_all()
-        program = program.run_decompositions(_table())
+        try:
+            program = program.run_decompositions(_table())
+        except Exception as e:
+            raise_if_written_twice(program, e)
+            raise
         self.module: GraphModule = program.graph_module
         inline.prepare(self.module, decompositions())
         self.placeholders: list[Node] = [n for n in self.module.graph.nodes if n.op == "placeholder"]

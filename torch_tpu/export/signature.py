@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -80,21 +82,26 @@ class Signature:
           ValueError: another value or shape.
         """
         sizes: dict[str, int] = {}
+        expressions: list[tuple[str, str, int]] = []
         for x, leaf in zip(self.inputs, leaves, strict=True):
             if x.kind == "tensor":
-                self._bind_tensor(x, leaf, sizes)
+                self._bind_tensor(x, leaf, sizes, expressions)
             elif x.kind == "size":
                 if isinstance(leaf, bool) or not isinstance(leaf, int):
                     raise TypeError(f"{x.name}: expected an int, got {type(leaf).__name__}")
-                self._bind_dimension(x.name, x.shape[0], leaf, sizes)
+                self._bind_dimension(x.name, x.shape[0], leaf, sizes, expressions)
             elif type(leaf) is not type(x.value) or leaf != x.value:
                 raise ValueError(
                     f"{x.name}: the program was exported for the value {x.value!r}, got {leaf!r}; export it again for "
                     "another value, or make it a tensor"
                 )
+        for where, expression, size in expressions:
+            self._solve(where, expression, size, sizes)
+        for where, expression, size in expressions:
+            self._compare(where, expression, size, sizes)
         return sizes
 
-    def _bind_tensor(self, x: Input, leaf: Any, sizes: dict[str, int]) -> None:
+    def _bind_tensor(self, x: Input, leaf: Any, sizes: dict[str, int], expressions: list[tuple[str, str, int]]) -> None:
         if not isinstance(leaf, torch.Tensor):
             raise TypeError(f"{x.name}: expected a tensor, got {type(leaf).__name__}")
         if str(leaf.dtype) != f"torch.{x.dtype}":
@@ -107,14 +114,69 @@ class Signature:
                     f"{x.name}: expected shape {shown(x.shape)}, got {shown(tuple(leaf.shape))}; to let dimension {i} "
                     "vary, export with dynamic_shapes"
                 )
-            self._bind_dimension(f"{x.name}, dimension {i}", dim, size, sizes)
+            self._bind_dimension(f"{x.name}, dimension {i}", dim, size, sizes, expressions)
 
-    def _bind_dimension(self, where: str, dim: Dim, size: int, sizes: dict[str, int]) -> None:
-        if not isinstance(dim, str) or dim not in self.dimensions:
-            return  # a number, or an expression, which the program itself checks
+    def _bind_dimension(
+        self, where: str, dim: Dim, size: int, sizes: dict[str, int], expressions: list[tuple[str, str, int]]
+    ) -> None:
+        if isinstance(dim, int):
+            return
+        if dim not in self.dimensions:
+            expressions.append((where, dim, size))
+            return
         if sizes.setdefault(dim, size) != size:
             raise ValueError(f"{where}: {dim} is {sizes[dim]} elsewhere in the arguments, and {size} here")
         check_range(where, dim, size, self.dimensions[dim])
+
+    def _solve(self, where: str, expression: str, size: int, sizes: dict[str, int]) -> None:
+        """``4*k`` says what k is, where no argument's size is k itself."""
+        unknown = {n.id for n in ast.walk(_parsed(expression)) if isinstance(n, ast.Name)} - sizes.keys()
+        if len(unknown) != 1:
+            return
+        name = unknown.pop()
+        at = [_value(_parsed(expression), {**sizes, name: k}) for k in range(3)]
+        step = at[1] - at[0]
+        if step == 0 or at[2] - at[1] != step:
+            return  # not linear: the program itself checks it
+        found, rest = divmod(size - at[0], step)
+        if rest:
+            raise ValueError(f"{where}: expected a size that is {expression} for some {name}, got {size}")
+        if name in self.dimensions:
+            check_range(f"{where}, {size} = {expression}", name, found, self.dimensions[name])
+        sizes[name] = found
+
+    def _compare(self, where: str, expression: str, size: int, sizes: Mapping[str, int]) -> None:
+        tree = _parsed(expression)
+        names = [n.id for n in ast.walk(tree) if isinstance(n, ast.Name)]
+        if all(n in sizes for n in names) and (wanted := _value(tree, sizes)) != size:
+            given = ", ".join(f"{n}={sizes[n]}" for n in dict.fromkeys(names))
+            raise ValueError(f"{where}: expected {expression} = {wanted}, since {given}, got {size}")
+
+
+_OPERATIONS: dict[type[ast.AST], Callable[..., int]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod, ast.Pow: operator.pow,
+}  # fmt: skip
+
+
+def _parsed(expression: str) -> ast.expr:
+    try:
+        return ast.parse(expression, mode="eval").body
+    except SyntaxError as e:
+        raise ArtifactError(f"the size {expression!r} of an argument cannot be read") from e
+
+
+def _value(tree: ast.expr, sizes: Mapping[str, int]) -> int:
+    """The value of an expression of sizes. It comes from a file, so it is read and not run."""
+    if isinstance(tree, ast.Constant) and isinstance(tree.value, int):
+        return tree.value
+    if isinstance(tree, ast.Name) and tree.id in sizes:
+        return sizes[tree.id]
+    if isinstance(tree, ast.UnaryOp) and isinstance(tree.op, ast.USub):
+        return -_value(tree.operand, sizes)
+    if isinstance(tree, ast.BinOp) and type(tree.op) in _OPERATIONS:
+        return _OPERATIONS[type(tree.op)](_value(tree.left, sizes), _value(tree.right, sizes))
+    raise ArtifactError(f"the size {ast.unparse(tree)!r} of an argument cannot be read")
 
 
 def check_range(where: str, name: str, size: int, limits: tuple[int, int | None]) -> None:
