@@ -105,6 +105,19 @@ def test_out_of_memory():
     assert torch.ones(2, device="tpu").tolist() == [1, 1]
 
 
+# Symptom: indices are checked in programs that read what ran out of memory: each of their reports raised it anew, at
+# as many later lines as there were reports.
+def test_out_of_memory_is_raised_once_of_all_that_follows():
+    column, index = torch.ones(2**18, 1, device="tpu"), torch.tensor([0, 1], device="tpu")
+    scores = column @ column.T
+    for _ in range(5):
+        scores[index]
+    del scores
+    with pytest.raises(torch.OutOfMemoryError, match="tpu:0 is out of memory: a computation"):
+        torch.tpu.synchronize()
+    assert torch.arange(3, device="tpu")[index].tolist() == [0, 1]
+
+
 def test_no_tpu():
     out, _ = run(
         """

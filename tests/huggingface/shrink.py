@@ -17,6 +17,7 @@ VOCABULARY = 64
 LENGTH = 8  # of the sequences that the cells run
 IMAGE = 16
 
+_VOCABULARIES = "vocab_size src_vocab_size tgt_vocab_size decoder_vocab_size entity_vocab_size"
 _SIZES: dict[int | float, str] = {
     # Small enough to compile fast, large enough that two heads and two key heads are told apart.
     32: """hidden_size d_model n_embd embed_dim embedding_size word_embed_proj_dim decoder_hidden_size lstm_dim
@@ -36,9 +37,9 @@ _SIZES: dict[int | float, str] = {
     48: """intermediate_size ffn_dim encoder_ffn_dim decoder_ffn_dim d_ff d_inner n_inner ffn_hidden_size
            intermediate_size_mlp ffn_hidden_dim moe_shared_expert_intermediate_size encoder_intermediate_size
            decoder_intermediate_size dim_feedforward""",
-    64: """max_position_embeddings n_positions n_ctx max_seq_len max_source_positions max_target_positions
-           max_sequence_length model_max_length block_size encoder_max_position_embeddings""",
-    VOCABULARY: "vocab_size src_vocab_size tgt_vocab_size decoder_vocab_size entity_vocab_size",
+    64: f"""max_position_embeddings n_positions n_ctx max_seq_len max_source_positions max_target_positions
+            max_sequence_length model_max_length block_size encoder_max_position_embeddings
+            {_VOCABULARIES}""",
     # Weights as large as trained ones are: with the usual 0.02 a tiny model is all but linear.
     0.2: "initializer_range init_std",
 }

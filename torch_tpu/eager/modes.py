@@ -9,7 +9,10 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import numpy as np
+
+from torch_tpu.runtime import errors
 
 BLOCKING_VARIABLE = "TORCH_TPU_LAUNCH_BLOCKING"
 FUSE_VARIABLE = "TORCH_TPU_DEFER_AND_FUSE"
@@ -95,14 +98,19 @@ def expect_all(reports: Any, notes: Sequence[tuple[str, type[Exception]]]) -> No
 def raise_failed(count: int | None = None) -> None:
     """Look at the oldest ``count`` reports (all by default), waiting for them; raise the first failure.
 
-    The reports behind a failed one are dropped: they follow from it, or would be raised at unrelated lines.
+    The reports behind a failed one are dropped: they follow from it, or would be raised at unrelated lines. So are
+    those behind one that could not be computed (its program, or one that it follows from, ran out of memory).
     """
     for _ in range(len(_reports) if count is None else count):
         try:
             reports, notes = _reports.popleft()
         except IndexError:
             return
-        rows = np.asarray(reports).reshape(-1, 2)
+        try:
+            rows = np.asarray(reports).reshape(-1, 2)
+        except (jax.errors.JaxRuntimeError, MemoryError) as e:
+            _reports.clear()
+            raise errors.translate(e, "a computation") from e
         if not rows[:, 0].any():  # the common case, in one look
             continue
         for (bad, value), (message, error) in zip(rows, notes, strict=True):
