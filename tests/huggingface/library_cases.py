@@ -16,21 +16,51 @@ from architectures import Architecture, all_architectures
 from tests.test_modeling_common import ModelTesterMixin  # pyright: ignore[reportMissingImports]
 from transformers.testing_utils import torch_device
 
+_MADE_BY_TESTS = {"attention_mask", "decoder_input_ids", "decoder_attention_mask"}  # from the main input
+
 
 class _Tester:
     """What the library's tests ask of a model's own file of tests."""
 
     batch_size = inputs.BATCH
-    seq_length = encoder_seq_length = 8
-    decoder_seq_length = 6
     is_training = True
+    num_masks = 1  # of the patches of an image
 
     def __init__(self, row: Architecture):
         self.row = row
-        config = self.get_config().get_text_config()
-        self.hidden_size = getattr(config, "hidden_size", 32)
-        self.num_hidden_layers = getattr(config, "num_hidden_layers", 2)
-        self.num_attention_heads = getattr(config, "num_attention_heads", 4)
+        config = self.get_config()
+        text = config.get_text_config()
+        self.hidden_size = getattr(text, "hidden_size", 32)
+        self.num_hidden_layers = getattr(text, "num_hidden_layers", 2)
+        self.num_attention_heads = getattr(text, "num_attention_heads", 4)
+        for name in ("image_size", "patch_size"):
+            if isinstance(getattr(config, name, None), int):
+                setattr(self, name, getattr(config, name))
+        if hasattr(self, "image_size") and hasattr(self, "patch_size"):
+            self.mask_length = (self.image_size // self.patch_size) ** 2
+        self.seq_length = self.encoder_seq_length = inputs.LENGTH
+        self._measure(config)
+
+    def _measure(self, config: Any) -> None:
+        """Sequences are as long as the model makes them: patches of an image, frames of a sound, tokens of both."""
+        model = self.row.model_class(config).eval()
+        try:
+            with torch.no_grad():
+                made = model(**inputs.make(self.row.inputs, config), output_hidden_states=True)
+        except (TypeError, ValueError):  # without hidden states
+            return
+        for name, attribute in (
+            ("hidden_states", "seq_length"),
+            ("encoder_hidden_states", "encoder_seq_length"),
+            ("decoder_hidden_states", "decoder_seq_length"),
+        ):
+            states = getattr(made, name, None)
+            if isinstance(states, (tuple, list)) and states and states[0].ndim == 3:
+                setattr(self, attribute, states[0].shape[1])
+                if attribute == "seq_length":
+                    self.encoder_seq_length = self.seq_length
+                elif attribute == "decoder_seq_length":  # that of the labels
+                    self.seq_length = self.decoder_seq_length
 
     def get_config(self) -> Any:
         return self.row.make_config()
@@ -43,10 +73,14 @@ class _Tester:
 
 def _case(row: Architecture) -> type[unittest.TestCase]:
     base = transformers.MODEL_MAPPING.get(row.model_class.config_class, None)
+    config = row.make_config()
+    given = [k for k, v in inputs.make(row.inputs, config).items() if isinstance(v, torch.Tensor)]
 
     class Case(ModelTesterMixin, unittest.TestCase):  # noqa: F821
         all_model_classes = tuple(dict.fromkeys(c for c in (base, row.model_class) if isinstance(c, type)))
-        is_encoder_decoder = row.inputs == "encoder_decoder"
+        is_encoder_decoder = bool(getattr(config, "is_encoder_decoder", False))
+        test_resize_embeddings = hasattr(config.get_text_config(), "vocab_size")
+        additional_model_inputs = tuple(k for k in given if k not in _MADE_BY_TESTS | {row.model_class.main_input_name})
 
         def setUp(self) -> None:
             self.model_tester = _Tester(row)
