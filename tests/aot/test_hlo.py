@@ -2,7 +2,33 @@
 
 import pytest
 
-from torch_tpu.aot import hlo
+from torch_tpu.aot import hlo, kernels
+from torch_tpu.aot.chips import topology
+
+KERNEL = """HloModule m, is_scheduled=true
+
+ENTRY %main (a: bf16[8,128]) -> bf16[8,128] {
+  %a = bf16[8,128]{1,0} parameter(0)
+  %k.1 = (bf16[8,128]{1,0}, f32[8,128]{1,0}) custom-call(%a), custom_call_target="tpu_custom_call", frontend_attributes={kernel_metadata={
+"xprof_metadata":"{\\"block_q\\": 1024}"
+}}, metadata={op_name="jit(f)/attend/pallas_call"}, backend_config={"used_scoped_memory_configs":[{"memory_space":"1","offset":"0","size":"4096"}]}
+  %out = bf16[8,128]{1,0} get-tuple-element(%k.1), index=0
+  ROOT %sum = bf16[8,128]{1,0} all-reduce(%out), replica_groups={{0,1}}, to_apply=%add
+}, execution_thread="main"
+
+%after (b: f32[]) -> f32[] {
+  ROOT %b = f32[] parameter(0)
+}
+"""  # noqa: E501
+
+
+def test_metadata_of_a_kernel_over_several_lines():
+    """A bracket at the start of a line there does not end the computation."""
+    module = hlo.Module(KERNEL)
+    assert [c.opcode for c in module.costs()] == ["custom-call", "all-reduce"] and "after" in module.computations
+    (kernel,) = kernels.compiled(KERNEL, (), topology("v6e-1").chip)
+    assert (kernel.name, kernel.vmem_bytes) == ("attend", 4096)
+
 
 MODULE = """HloModule m, is_scheduled=true, input_output_alias={ {0}: (1, {}, may-alias), {2}: (0, {}, must-alias) }
 

@@ -110,6 +110,7 @@ def kernels(fn, *avals, chip="v6e"):
     return found
 
 
+BF16_TORCH = torch.bfloat16
 BF16, F32, I32 = jnp.bfloat16, jnp.float32, jnp.int32
 
 
@@ -265,6 +266,45 @@ def test_sdpa_takes_a_flash_kernel_where_scores_would_go_to_hbm():
     assert "pallas_call" in text(back, (*shapes(2048), ((1, 32, 2048, 64), BF16)))
     assert "pallas_call" not in text(attend, shapes(512))
     assert "pallas_call" not in text(attend, shapes(2048, F32))
+
+
+class _Attention(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        kind = {"bias": False, "dtype": BF16_TORCH, "device": "meta"}
+        self.qkv = torch.nn.ModuleList(torch.nn.Linear(256, 64 * h, **kind) for h in (16, 4, 4))
+        self.out = torch.nn.Linear(1024, 256, **kind)
+
+    def forward(self, x):
+        q, k, v = (f(x).unflatten(-1, (-1, 64)).transpose(1, 2) for f in self.qkv)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        return self.out(y.transpose(1, 2).flatten(2))
+
+
+def test_a_flash_kernel_on_each_chips_heads_and_batch():
+    """Ahead of time over a mesh: no more is sent between chips than the product behind attention needs."""
+    rules = {"qkv.*.weight": ("tensor", None), "out.weight": (None, "tensor"), "args.0": ("data",)}
+    x = torch.empty(2, 4096, 256, dtype=BF16_TORCH, device="meta")
+    laid = aot.Shardings({"data": 2, "tensor": 2}, rules)
+    program = aot.compile(_Attention(), (x,), topology="v6e-4", shardings=laid).programs[0]
+    assert [(k.name, k.count) for k in program.kernels] == [("splash_mha_fwd_residuals", 1)]
+    assert program.kernels[0].vmem_bytes > 1 << 20
+    assert [(c.kind, c.ranks) for c in program.collectives] == [("all-reduce", 2)]
+
+
+def test_heads_that_the_mesh_does_not_divide_take_xlas_attention():
+    shapes = ((1, 32, 2048, 64), BF16), ((1, 8, 2048, 64), BF16), ((1, 8, 2048, 64), BF16)
+
+    def text(mesh):
+        with (
+            jax.enable_x64(True), interpretation.lowering_for("tpu", "v6e"),
+            chips.partitioned(True, chips.Split(mesh)),
+        ):  # fmt: skip
+            return str(jax.make_jaxpr(lambda *a: attend(*a))(*(jax.ShapeDtypeStruct(s, d) for s, d in shapes)))
+
+    assert "pallas_call" in text({"tensor": 2}) and "shard_map" in text({"tensor": 2})
+    assert "pallas_call" not in text({"tensor": 3})
+    assert "pallas_call" not in text({"tensor": 8})  # 64 MiB of scores on each: XLA's stay on the chip
 
 
 def test_a_backward_without_dropout_makes_no_mask():

@@ -351,10 +351,29 @@ def _positions(size: int, kernel: int, out: int, stride: int, pad: int, gaps: in
 # Parsing -------------------------------------------------------------------------------------------------------
 
 
+def lines(text: str) -> Iterator[str]:
+    """The module's lines, an instruction each: the metadata of a kernel (JAX's splash attention has some) is printed
+    over several, one of which starts with the bracket that would close the computation."""
+    whole: list[str] = []
+    for line in text.splitlines():
+        starts = not line or line.startswith(_STARTS) or (line.startswith("}") and not line.startswith("}}"))
+        if whole and not starts:
+            whole.append(line)
+            continue
+        if whole:
+            yield " ".join(whole)
+        whole = [line]
+    yield " ".join(whole)
+
+
+# A line of one of these is a computation's, an instruction's, or the module's own.
+_STARTS = ("  ", "%", "ENTRY ", "HloModule ")
+
+
 def _parse(text: str) -> tuple[dict[str, Computation], str]:
     found: dict[str, Computation] = {}
     entry, current = "", None
-    for line in text.splitlines():
+    for line in lines(text):
         if line.startswith(("%", "ENTRY ")) and line.rstrip().endswith("{"):
             name = _NAME.search(line).group(1)  # type: ignore[union-attr]
             current = found[name] = Computation(name, {})

@@ -11,6 +11,7 @@ from typing import Any
 
 from jax._src.pallas.mosaic.error_handling import MosaicError
 
+from torch_tpu.aot import hlo
 from torch_tpu.aot.chips import Chip
 
 _TARGET = 'custom_call_target="tpu_custom_call"'
@@ -72,7 +73,7 @@ def _kernel_calls(jaxpr: Any) -> Iterator[Any]:
 def compiled(text: str, known: Sequence[Source], chip: Chip) -> tuple[Kernel, ...]:
     """The kernels in the text of a compiled module."""
     found: collections.Counter[tuple[str, int]] = collections.Counter()
-    for line in text.splitlines():
+    for line in hlo.lines(text):
         if _TARGET in line:
             found[_name(line), _vmem(line)] += 1
     return tuple(

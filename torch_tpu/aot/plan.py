@@ -66,9 +66,7 @@ def compile(
     require_libtpu()
     args = tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
     with interpretation.lowering_for("tpu", where.chip.name):
-        programs = capture(
-            model, args, kwargs or {}, train=train, loss=loss, optimizer=optimizer, shardings=shardings
-        )
+        programs = capture(model, args, kwargs or {}, train=train, loss=loss, optimizer=optimizer, shardings=shardings)
     reports = compile_all(programs, where, shardings, compiler_options)
     name = (
         title

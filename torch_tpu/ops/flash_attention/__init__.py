@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec
 
 from torch_tpu.ops import chips
 from torch_tpu.ops.flash_attention import sizes
@@ -17,39 +18,69 @@ def pays(query: Any, key: Any, value: Any, bias: Any, dropout_p: Any) -> bool:
 
     The kernels have no mask that is an operand, and no dropout; float32 in one bfloat16 pass would not be PyTorch's.
     """
-    chip = chips.current()
-    if chip is None or bias is not None or not (isinstance(dropout_p, (int, float)) and dropout_p == 0):
+    where = chips.across()
+    if where is None or bias is not None or not (isinstance(dropout_p, (int, float)) and dropout_p == 0):
         return False
     if query.dtype != jnp.bfloat16 or query.ndim != 4 or query.shape[-1] != value.shape[-1]:
         return False
     shape = (*query.shape, *key.shape)
     if not all(isinstance(n, int) for n in shape) or 0 in shape:
         return False
+    chip, split = where
     batch, heads, length, size = query.shape
+    if split is not None:
+        of_batch, of_heads = split.parts(split.batch), split.parts(split.others)
+        if batch % of_batch or key.shape[1] % of_heads:
+            return False
+        batch, heads = batch // of_batch, heads // of_heads
     return sizes.pays(batch * heads, length, key.shape[2], size, chip)
+
+
+class _Place(NamedTuple):
+    """What a call takes from where it is: tiles, the scale as a number or an array, devices that share it."""
+
+    tiles: sizes.Tiles
+    scale: Any
+    split: chips.Split | None
+
+    def call(self, fn: Any, *operands: Any) -> Any:
+        """``fn(scale, *operands)``; over devices each has its part of the batch (dimension 0) and heads (1)."""
+        if self.split is None:
+            return fn(self.scale, *operands)
+        spec = PartitionSpec(tuple(self.split.batch) or None, self.split.others or None)
+        mapped = self.split.mapped(fn, (PartitionSpec(), *[spec] * len(operands)), spec)
+        return mapped(jnp.asarray(self.scale, jnp.float32), *operands)
 
 
 def forward(query: Any, key: Any, value: Any, is_causal: bool, scale: Any) -> tuple[Any, Any]:
     """(attention, log-sum-exp), as ``_scaled_dot_product_fused_attention_overrideable`` has them."""
     from torch_tpu.ops.flash_attention import kernel  # Pallas takes half a second to import
 
-    tiles, scale = _of(query, key, scale)
-    return kernel.with_logsumexp(query, key, value, tiles=tiles, is_causal=is_causal, scale=scale)
+    place = _place(query, key, scale)
+
+    def run(scale: Any, query: Any, key: Any, value: Any) -> Any:
+        return kernel.with_logsumexp(query, key, value, tiles=place.tiles, is_causal=is_causal, scale=scale)
+
+    return place.call(run, query, key, value)
 
 
 def backward(grad: Any, query: Any, key: Any, value: Any, is_causal: bool, scale: Any) -> tuple[Any, Any, Any]:
     """The gradients of query, key and value. The forward pass runs again: it is less than half of the backward's."""
     from torch_tpu.ops.flash_attention import kernel
 
-    tiles, scale = _of(query, key, scale)
+    place = _place(query, key, scale)
 
-    def run(query: Any, key: Any, value: Any) -> Any:
-        return kernel.flash_attention(query, key, value, tiles=tiles, is_causal=is_causal, scale=scale)
+    def run(scale: Any, grad: Any, query: Any, key: Any, value: Any) -> Any:
+        def attend(query: Any, key: Any, value: Any) -> Any:
+            return kernel.flash_attention(query, key, value, tiles=place.tiles, is_causal=is_causal, scale=scale)
 
-    return jax.vjp(run, query, key, value)[1](grad)
+        return jax.vjp(attend, query, key, value)[1](grad)
+
+    return place.call(run, grad, query, key, value)
 
 
-def _of(query: Any, key: Any, scale: Any) -> tuple[sizes.Tiles, Any]:
+def _place(query: Any, key: Any, scale: Any) -> _Place:
+    chip, split = chips.across() or ("v6e", None)
     size = query.shape[-1]
-    tiles = sizes.tiles(query.shape[2], key.shape[2], size, query.dtype.itemsize, chips.current() or "v6e")
-    return tiles, 1 / math.sqrt(size) if scale is None else scale
+    tiles = sizes.tiles(query.shape[2], key.shape[2], size, query.dtype.itemsize, chip)
+    return _Place(tiles, 1 / math.sqrt(size) if scale is None else scale, split)
