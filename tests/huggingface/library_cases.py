@@ -33,34 +33,24 @@ class _Tester:
         self.hidden_size = getattr(text, "hidden_size", 32)
         self.num_hidden_layers = getattr(text, "num_hidden_layers", 2)
         self.num_attention_heads = getattr(text, "num_attention_heads", 4)
-        for name in ("image_size", "patch_size"):
-            if isinstance(getattr(config, name, None), int):
-                setattr(self, name, getattr(config, name))
-        if hasattr(self, "image_size") and hasattr(self, "patch_size"):
-            self.mask_length = (self.image_size // self.patch_size) ** 2
-        self.seq_length = self.encoder_seq_length = inputs.LENGTH
-        self._measure(config)
+        image, patch = getattr(config, "image_size", None), getattr(config, "patch_size", None)
+        if isinstance(image, int) and isinstance(patch, int):
+            self.image_size, self.patch_size, self.mask_length = image, patch, (image // patch) ** 2
+        tokens, encoded, decoded = self._lengths(config)
+        self.seq_length = decoded or tokens or inputs.LENGTH  # that of the labels
+        self.encoder_seq_length = encoded or tokens or inputs.LENGTH
+        self.decoder_seq_length = decoded or self.seq_length
 
-    def _measure(self, config: Any) -> None:
-        """Sequences are as long as the model makes them: patches of an image, frames of a sound, tokens of both."""
+    def _lengths(self, config: Any) -> list[int | None]:
+        """Of the model's, its encoder's and its decoder's sequences: patches of an image, frames of a sound, tokens."""
         model = self.row.model_class(config).eval()
         try:
             with torch.no_grad():
                 made = model(**inputs.make(self.row.inputs, config), output_hidden_states=True)
         except (TypeError, ValueError):  # without hidden states
-            return
-        for name, attribute in (
-            ("hidden_states", "seq_length"),
-            ("encoder_hidden_states", "encoder_seq_length"),
-            ("decoder_hidden_states", "decoder_seq_length"),
-        ):
-            states = getattr(made, name, None)
-            if isinstance(states, (tuple, list)) and states and states[0].ndim == 3:
-                setattr(self, attribute, states[0].shape[1])
-                if attribute == "seq_length":
-                    self.encoder_seq_length = self.seq_length
-                elif attribute == "decoder_seq_length":  # that of the labels
-                    self.seq_length = self.decoder_seq_length
+            made = None
+        states = [getattr(made, f"{of}hidden_states", None) for of in ("", "encoder_", "decoder_")]
+        return [s[0].shape[1] if isinstance(s, (tuple, list)) and s and s[0].ndim == 3 else None for s in states]
 
     def get_config(self) -> Any:
         return self.row.make_config()
