@@ -246,6 +246,10 @@ def attend(q, k, v):
     return attention.fused_attention(q, k, v, None, 0.0, True)[0]
 
 
+def attend_masked(q, k, v, mask):
+    return attention.fused_attention(q, k, v, mask, 0.0, False)[0]
+
+
 def back(q, k, v, g):
     lse = jnp.zeros(q.shape[:3], F32)
     mask = (True, True, True, False)
@@ -265,6 +269,9 @@ def test_sdpa_takes_a_flash_kernel_where_scores_would_go_to_hbm():
     assert "pallas_call" in text(attend, shapes(2048))
     assert "pallas_call" in text(back, (*shapes(2048), ((1, 32, 2048, 64), BF16)))
     assert "pallas_call" not in text(attend, shapes(512))
+    mask = ((1, 1, 1, 2048), jnp.bool_)  # of padding; one that is added is XLA's
+    assert "pallas_call" in text(attend_masked, (*shapes(2048), mask))
+    assert "pallas_call" not in text(attend_masked, (*shapes(2048), (mask[0], F32)))
     assert "pallas_call" not in text(attend, shapes(2048, F32))
 
 

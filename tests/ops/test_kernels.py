@@ -27,6 +27,8 @@ def test_grouped_products(case):
 FLASH = [
     flash.Case(2, 1, 70, 200, 64, "float32", is_causal=True),
     flash.Case(2, 2, 130, 130, 32, "bfloat16", window=40, soft_cap=4.0),
+    flash.Case(2, 1, 70, 150, 64, "float32", masks=(1, 1)),
+    flash.Case(2, 2, 130, 130, 32, "bfloat16", is_causal=True, masks=(2, 2)),
 ]
 
 

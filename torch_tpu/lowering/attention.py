@@ -4,8 +4,8 @@
 
 What the fused operator does: q, k, v of 3 or 4 dimensions, a bool or additive mask that broadcasts, top-left
 causal masking, fewer heads in k and v (grouped queries), dropout. Scores and softmax are float32 for half types.
-A row with nothing to attend to gives 0 and no gradient, as on CPU. On a TPU, long sequences without a mask take a flash
-kernel (``torch_tpu/ops/flash_attention``).
+A row with nothing to attend to gives 0 and no gradient, as on CPU. On a TPU, long sequences without a mask that is
+added take a flash kernel (``torch_tpu/ops/flash_attention``).
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def fused_attention(
     # Softmax in just this form, its peak used nowhere else, is what XLA:TPU computes in two passes over the scores and
     # not three: it makes them anew for the peak. So rows that see nothing are known from the mask, not from the peak.
     if flash_attention.pays(query, key_, value, attn_bias, dropout_p):
-        out, logsumexp = flash_attention.forward(query, key_, value, is_causal, scale)
+        out, logsumexp = flash_attention.forward(query, key_, value, attn_bias, is_causal, scale)
         nothing = jnp.zeros((), jnp.int64)
         return out, logsumexp, None, None, query.shape[-2], key_.shape[-2], nothing, nothing, None
     p = _problem(query, key_, value, attn_bias, is_causal, scale)
@@ -311,7 +311,7 @@ def fused_attention_backward(
     scale: Any = None,
 ) -> Any:
     if flash_attention.pays(query, key, value, attn_bias, dropout_p):
-        return *flash_attention.backward(grad_out, query, key, value, is_causal, scale), None
+        return *flash_attention.backward(grad_out, query, key, value, attn_bias, is_causal, scale), None
     p = _problem(query, key, value, attn_bias, is_causal, scale)
     grad, result = (x.reshape(*p.query.shape[:-1], value.shape[-1]) for x in (grad_out, out))
     lse = logsumexp.reshape(*p.query.shape[:-1], 1)

@@ -32,6 +32,7 @@ class Case:
     window: int | None = None
     soft_cap: float | None = None
     seed: int = 0
+    masks: tuple[int, int] | None = None  # of the two sequences (1: both have one), of the heads (1: all have one)
 
     @property
     def options(self) -> dict[str, Any]:
@@ -50,24 +51,50 @@ def cases(count: int, seed: int = 0) -> Iterator[Case]:
             kv * int(rng.integers(1, 3)), kv, length, keys, int(rng.choice([32, 64, 80, 128])),
             "bfloat16" if i % 2 else "float32", bool(rng.integers(2)), window, 5.0 if i % 4 == 3 else None, i,
         )  # fmt: skip
+        if i % 3 == 0:
+            heads = 2 * int(rng.integers(1, 3))
+            yield Case(
+                heads, 2, length, keys, 64, "bfloat16" if i % 2 else "float32", bool(rng.integers(2)), seed=i,
+                masks=(int(rng.integers(1, 3)), heads if rng.integers(2) else 1),
+            )  # fmt: skip
 
 
 def check(case: Case, mode: str = "simulate") -> dict[str, float]:
     """Errors of the result and of the three gradients, by the largest value."""
     rng = np.random.default_rng(case.seed)
-    shapes = [(1, h, n, case.size) for h, n in ((case.heads, case.length), *[(case.kv_heads, case.keys)] * 2)]
-    q, k, v = (jnp.asarray(rng.standard_normal(s), case.dtype) for s in shapes)
+    shapes = [(case.heads, case.length), *[(case.kv_heads, case.keys)] * 2]
+    batch = 2 if case.masks else 1
+    q, k, v = (jnp.asarray(rng.standard_normal((batch, *s, case.size)), case.dtype) for s in shapes)
     grad = jnp.asarray(rng.standard_normal(q.shape), case.dtype)
+    tiles, mask = sizes.Tiles(128, 128), _mask(case, rng)
+
+    def masked(q: Any, k: Any, v: Any, grad: Any, mask: Any) -> Any:
+        options: dict[str, Any] = {"tiles": tiles, "is_causal": case.is_causal, "scale": case.options["scale"]}
+        out, _ = kernel.with_logsumexp(q, k, v, mask, **options)
+        return out, *kernel.gradients(grad, q, k, v, mask, **options)
 
     def both(q: Any, k: Any, v: Any, grad: Any) -> Any:
-        tiles = sizes.Tiles(128, 128)
         out, pull = jax.vjp(lambda *a: kernel.flash_attention(*a, tiles=tiles, **case.options), q, k, v)
         return out, *pull(grad)
 
-    got = checking.interpreted(both, q, k, v, grad, mode=mode)
+    if mask is None:
+        got = checking.interpreted(both, q, k, v, grad, mode=mode)
+    else:
+        got = checking.interpreted(masked, q, k, v, grad, jnp.asarray(mask), mode=mode)
     wide = [np.asarray(x, np.float64) for x in (q, k, v, grad)]
-    want = [reference.flash_attention(*wide[:3], **case.options), *reference.gradients(*wide, **case.options)]
+    options = case.options | {"mask": mask}
+    want = [reference.flash_attention(*wide[:3], **options), *reference.gradients(*wide, **options)]
     return {n: checking.error(g, w) for n, g, w in zip(("out", "query", "key", "value"), got, want, strict=True)}
+
+
+def _mask(case: Case, rng: np.random.Generator) -> np.ndarray | None:
+    """Bool, with a query that sees nothing, and a sequence of which the first half is padding."""
+    if case.masks is None:
+        return None
+    mask = rng.random((*case.masks, case.length, case.keys)) < 0.5
+    mask[:, :, case.length // 3] = False
+    mask[-1, :, :, : case.keys // 2] = False
+    return mask
 
 
 # name -> batch, heads, kv heads, length, keys, size, causal
@@ -90,12 +117,18 @@ def compile_for(chip: str, name: str) -> list[Any]:
         )
         return out, *pull(grad)
 
+    def masked(q: Any, k: Any, v: Any, grad: Any, mask: Any) -> Any:
+        options: dict[str, Any] = {"tiles": tiles, "is_causal": False, "scale": size**-0.5}
+        return kernel.with_logsumexp(q, k, v, mask, **options), kernel.gradients(grad, q, k, v, mask, **options)
+
     q, kv = ((batch, heads, length, size), jnp.bfloat16), ((batch, kv_heads, keys, size), jnp.bfloat16)
-    return [checking.compiled(both, [q, kv, kv, q], chip)]
+    mask = ((batch, 1, length, keys), jnp.bool_)
+    return [checking.compiled(both, [q, kv, kv, q], chip), checking.compiled(masked, [q, kv, kv, q, mask], chip)]
 
 
 def main() -> int:
-    return checking.main(cases, 12, check, lambda case: TOLERANCE[case.dtype], REALISTIC, compile_for, ("",))
+    parts = ("without a mask", "with one")
+    return checking.main(cases, 12, check, lambda case: TOLERANCE[case.dtype], REALISTIC, compile_for, parts)
 
 
 if __name__ == "__main__":
