@@ -61,16 +61,26 @@ class _Tester:
         return config, {k: v.to(torch_device) if isinstance(v, torch.Tensor) else v for k, v in given.items()}
 
 
+def _besides_main(row: Architecture, config: Any) -> tuple[str, ...]:
+    """The inputs that a model cannot do without, besides its main one."""
+    given, main = inputs.make(row.inputs, config), row.model_class.main_input_name
+    try:
+        with torch.no_grad():
+            row.model_class(config).eval()(**{main: given[main]})
+    except Exception:  # whatever the model says of what it misses
+        return tuple(k for k, v in given.items() if isinstance(v, torch.Tensor) and k not in _MADE_BY_TESTS | {main})
+    return ()
+
+
 def _case(row: Architecture) -> type[unittest.TestCase]:
     base = transformers.MODEL_MAPPING.get(row.model_class.config_class, None)
     config = row.make_config()
-    given = [k for k, v in inputs.make(row.inputs, config).items() if isinstance(v, torch.Tensor)]
 
     class Case(ModelTesterMixin, unittest.TestCase):  # noqa: F821
         all_model_classes = tuple(dict.fromkeys(c for c in (base, row.model_class) if isinstance(c, type)))
         is_encoder_decoder = bool(getattr(config, "is_encoder_decoder", False))
         test_resize_embeddings = hasattr(config.get_text_config(), "vocab_size")
-        additional_model_inputs = tuple(k for k in given if k not in _MADE_BY_TESTS | {row.model_class.main_input_name})
+        additional_model_inputs = _besides_main(row, config)
 
         def setUp(self) -> None:
             self.model_tester = _Tester(row)
