@@ -19,7 +19,7 @@ from torch.fx import GraphModule
 
 from torch_tpu.binding import dispatcher
 from torch_tpu.binding.dynamo import leave_kernels_alone
-from torch_tpu.compile import errors, inline, operators, rewrite
+from torch_tpu.compile import errors, inline, operators, rewrite, rounding
 from torch_tpu.compile import options as compile_options
 from torch_tpu.compile.runner import Graph
 from torch_tpu.eager.spec import spec_for
@@ -72,7 +72,9 @@ def _user_outputs() -> int | None:
 def prepare(graph: GraphModule) -> GraphModule:
     """Make AOTAutograd's graph one that ``evaluate`` knows, and a good one."""
     inline.prepare(graph, decompositions())
-    return rewrite.simplify(graph)
+    rewrite.simplify(graph)
+    rounding.mark(graph)
+    return graph
 
 
 def partition(joint: GraphModule, inputs: Sequence[Any], **kwargs: Any) -> tuple[GraphModule, GraphModule]:

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch.fx import GraphModule, Node
 
-from torch_tpu.compile import dimensions, operators
+from torch_tpu.compile import dimensions, operators, rounding
 from torch_tpu.compile.errors import GraphError, at_line
 from torch_tpu.eager import plan as eager_plan
 from torch_tpu.eager.spec import Kind, Spec, overload_name, spec_for
@@ -102,7 +102,7 @@ def evaluate(module: GraphModule, operands: Sequence[Any], context: Context, pre
             values[node] = attribute(module, node, context, prefix)
         else:
             with at_line(node):
-                values[node] = _call(module, node, values, context, prefix)
+                values[node] = rounding.rounded(node, _call(module, node, values, context, prefix))
         for dead in last_use.get(node, ()):
             values.pop(dead, None)
     raise GraphError("the graph has no output")

@@ -1,0 +1,81 @@
+"""Where a value between two products is to be rounded: before it goes through the memory.
+
+A product with a bias, and what is computed from its elements alone, is a chain in float32 to XLA, which may cut it
+anywhere. XLA:TPU cuts it behind the product itself, leaving the bias and an activation to the next product: half types
+go through HBM as float32, at twice the bytes. The program keeps PyTorch's rounding of such a product: nothing is fused
+across it, and the activation is computed where the next product reads it.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import jax
+import torch
+from jax import lax
+from torch.fx import GraphModule, Node
+
+_aten = torch.ops.aten
+# Operator -> which of its arguments are factors, and which is its bias (None: it has none).
+_PRODUCTS: dict[Any, tuple[tuple[int, ...], int | None]] = {
+    _aten.mm.default: ((0, 1), None),
+    _aten.bmm.default: ((0, 1), None),
+    _aten.addmm.default: ((1, 2), 0),
+    _aten.baddbmm.default: ((1, 2), 0),
+    _aten.convolution.default: ((0, 1), 2),
+    _aten._scaled_dot_product_fused_attention_overrideable.default: ((0, 1, 2), None),
+}
+_HALF = (torch.bfloat16, torch.float16)
+_MARK = "tpu_rounded"
+
+
+def mark(module: GraphModule) -> None:
+    """Mark the products with a bias that are read by other products, as they are or element by element."""
+    known: dict[Node, frozenset[Node]] = {}
+    for node in module.graph.nodes:
+        factors, _ = _PRODUCTS.get(node.target, ((), None))
+        for i in factors:
+            value = _unviewed(node.args[i])
+            if value is not None and _dtype(value) in _HALF:
+                for source in _biased(value, known):
+                    source.meta[_MARK] = True
+
+
+def rounded(node: Node, value: Any) -> Any:
+    """The value of a node; one that is marked lies in memory in its own type."""
+    return lax.optimization_barrier(value) if _MARK in node.meta and isinstance(value, jax.Array) else value
+
+
+def _biased(node: Node, known: dict[Node, frozenset[Node]]) -> frozenset[Node]:
+    """The products with a bias that a value is computed from element by element; none if it is from anything else.
+
+    A sum with another tensor (a residual) is better fused with the product than with what reads it.
+    """
+    if node not in known:
+        known[node] = frozenset()
+        if node.target in _PRODUCTS:
+            bias = _PRODUCTS[node.target][1]
+            if bias is not None and node.args[bias] is not None and _dtype(node) in _HALF:
+                known[node] = frozenset([node])
+        elif isinstance(node.target, torch._ops.OpOverload) and torch.Tag.pointwise in node.target.tags:
+            found = [_biased(s, known) for a in node.all_input_nodes if (s := _unviewed(a)) is not None]
+            if found and all(found):
+                known[node] = frozenset().union(*found)
+    return known[node]
+
+
+def _unviewed(node: Any) -> Node | None:
+    """The node that is looked at in another shape, or in parts; a tensor that is repeated ends the way."""
+    while isinstance(node, Node):
+        target: Any = node.target
+        is_view = isinstance(target, torch._ops.OpOverload) and (target.is_view or target is _aten.clone.default)
+        if target is not operator.getitem and (not is_view or target is _aten.expand.default):
+            return node
+        node = node.args[0]
+    return None
+
+
+def _dtype(node: Node) -> torch.dtype | None:
+    value = node.meta.get("val")
+    return value.dtype if isinstance(value, torch.Tensor) else None
