@@ -66,6 +66,11 @@ def test_blocks_that_do_not_fit() -> None:
     assert "a kernel does NOT fit in VMEM" in str(report)
     assert "double_it" in report.advice[0] and "needs 256.00 MiB of VMEM, of which there are 128.00" in report.advice[0]
     assert "input 0: f32[4096,4096] in 2 buffers" in report.advice[0] and "make its blocks smaller" in report.advice[0]
+    # One block that alone is more than there is, the compiler reports in other words.
+    report = torch.tpu.aot.compile(lambda x: doubled(x, 4096, 8192), _empty(8192, 8192), topology="v5e-1")
+    (kernel,) = report.programs[0].kernels
+    assert (kernel.name, kernel.fits, kernel.vmem_bytes) == ("double_it", False, 256 * 2**20)
+    assert "input 0: f32[4096,8192] in 2 buffers" in report.advice[0]
 
 
 @pytest.mark.parametrize(("kernel", "mark", "reason"), [

@@ -76,6 +76,20 @@ def test_views_of_references_and_masked_stores():
     assert bool((out[:, 6:] == 1).all()) and bool(out[1, :6].isnan().all())  # the rest was not written
 
 
+@jax_op("test_interpretation::doubled_in_order")
+def doubled_in_order(x: jax.Array) -> jax.Array:
+    like = jax.ShapeDtypeStruct(x.shape, x.dtype)
+    return pl.pallas_call(
+        _double, out_shape=like, grid=(x.shape[0] // ROWS,), in_specs=[_BLOCK], out_specs=_BLOCK,
+        compiler_params=pltpu.CompilerParams(dimension_semantics=("arbitrary",)),
+    )(x)  # fmt: skip
+
+
+def test_a_batch_of_a_kernel_that_names_its_dimensions():
+    x = torch.arange(3 * 2 * ROWS * COLUMNS, dtype=torch.float32).reshape(3, 2 * ROWS, COLUMNS)
+    assert torch.equal(torch.vmap(doubled_in_order)(x.to("tpu")).cpu(), 2 * x)
+
+
 def _copied(x_ref, out_ref, scratch, semaphore, *, wait_first: bool) -> None:
     copy = pltpu.make_async_copy(x_ref, scratch, semaphore)
     copy.start()

@@ -45,6 +45,10 @@ def test_group_sizes_that_do_not_fit():
             torch.tpu.ops.ragged_dot(x, w, torch.tensor(sizes, device="tpu")).cpu()
     with pytest.raises(ValueError, match=r"vector of integers, got torch.float32 of shape \(3,\)"):
         torch.tpu.ops.ragged_dot(x, w, torch.ones(3, device="tpu"))
+    with pytest.raises(ValueError, match="parameter 'group_sizes' is a tensor on cpu: pass group_sizes"):
+        torch.tpu.ops.ragged_dot(x, w, torch.tensor([3, 3, 3]))
+    with pytest.raises(ValueError, match=r"got \[10, 16\], \[3, 16, 8\] and \[2\]"):
+        torch.tpu.ops.ragged_dot(x, w, torch.tensor([3, 3], device="tpu"))
     # PyTorch on CPU takes ends past the rows as their number.
     ends = torch.tensor([2, 4, 20], dtype=torch.int32)
     torch.testing.assert_close(F.grouped_mm(x, w, offs=ends.to("tpu")).cpu(), F.grouped_mm(x.cpu(), w.cpu(), offs=ends))

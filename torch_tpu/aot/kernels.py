@@ -109,7 +109,7 @@ def too_large(message: str, known: Sequence[Source], chip: Chip) -> Kernel | Non
         r"[Ss]coped allocation with size ([0-9.]+)([KMG]?) and limit ([0-9.]+)([KMG]?)", message
     )
     if used is None:
-        return None
+        return _one_block(message, known)
     need, limit = _bytes(used.group(1), used.group(2)), _bytes(used.group(3), used.group(4))
     name = _name(next((line for line in message.splitlines() if "op_name=" in line), "") + " = ")
     blocks = tuple(
@@ -119,6 +119,24 @@ def too_large(message: str, known: Sequence[Source], chip: Chip) -> Kernel | Non
     return Kernel(name, _where(name, known), 1, need, limit, False, blocks)
 
 
+def _one_block(message: str, known: Sequence[Source]) -> Kernel | None:
+    """Where one block alone is more than the chip has, the compiler names it in other words, and not the kernel."""
+    sizes = re.search(r"Allocation \(size=(\d+)\) would exceed memory \(size=(\d+)\)", message)
+    if sizes is None or "space=vmem" not in message:
+        return None
+    need, limit = map(int, sizes.groups())
+    blocks = tuple(
+        f"{kind} {at}: {shape} in {buffers} buffers, {need / (1 << 20):.2f}M"
+        for kind, at, shape, buffers in _WINDOW_ALONE.findall(message)
+    )
+    name = known[0].name if len(known) == 1 else ""
+    return Kernel(name, _where(name, known), 1, need, limit, False, blocks)
+
+
+_WINDOW_ALONE = re.compile(
+    r"((?:in|out)put) window allocation for operator \w+ (\d+)\. The window shape is ([\w\[\],]+), "
+    r"[^\n]*?This allocation has (\d+) buffering"
+)
 _WINDOW = re.compile(
     r"Size: ([0-9.]+[KMG]?)(?:.|\n)*?Tag: ((?:in|out)put) window allocation for operator \w+ (\d+)\. "
     r"The window shape is ([\w\[\],]+), [^\n]*?This allocation has (\d+) buffering"

@@ -22,6 +22,12 @@ _LANES = 128
 _assert = torch.ops.aten._assert_async.msg  # raises when the device is next waited for
 
 
+def _require_devices(name: str, **tensors: torch.Tensor) -> None:
+    for parameter, t in tensors.items():
+        if t.device.type == "cpu":
+            raise ValueError(f'{name}: parameter {parameter!r} is a tensor on cpu: pass {parameter}.to("tpu")')
+
+
 def _ends(group_sizes: torch.Tensor, rows: int) -> torch.Tensor:
     """Where groups end; sizes that cannot be are an error when the device is waited for."""
     if group_sizes.dim() != 1 or group_sizes.is_floating_point() or group_sizes.dtype == torch.bool:
@@ -51,10 +57,16 @@ def ragged_dot(lhs: torch.Tensor, rhs: torch.Tensor, group_sizes: torch.Tensor) 
       (rows, n) of lhs's dtype; rows behind the last group are 0.
 
     Raises:
-      ValueError: group_sizes is not a vector of integers.
-      RuntimeError: shapes or dtypes do not fit; a size is negative, or the sizes are more rows than there are (this one
-        when the device is waited for).
+      ValueError: shapes do not fit; a tensor is on cpu; group_sizes is not a vector of integers.
+      RuntimeError: dtypes do not fit; a size is negative, or the sizes are more rows than there are (this one when the
+        device is waited for).
     """
+    _require_devices("ragged_dot", lhs=lhs, rhs=rhs, group_sizes=group_sizes)
+    if lhs.dim() != 2 or rhs.dim() != 3 or lhs.shape[1] != rhs.shape[1] or group_sizes.shape != rhs.shape[:1]:
+        raise ValueError(
+            f"ragged_dot: expected lhs (rows, k), rhs (groups, k, n) and group_sizes (groups,), got {list(lhs.shape)}, "
+            f"{list(rhs.shape)} and {list(group_sizes.shape)}"
+        )
     return F.grouped_mm(lhs, rhs, offs=_ends(group_sizes, lhs.shape[0]))
 
 
@@ -64,6 +76,7 @@ def ragged_dot_weight_grad(lhs: torch.Tensor, grad: torch.Tensor, group_sizes: t
     Raises:
       ValueError: as ``ragged_dot``.
     """
+    _require_devices("ragged_dot_weight_grad", lhs=lhs, grad=grad, group_sizes=group_sizes)
     return F.grouped_mm(lhs.mT, grad, offs=_ends(group_sizes, lhs.shape[0]))
 
 

@@ -1,4 +1,4 @@
-"""Kernels made fit for JAX 0.10's TPU interpreter, which two things are missing from.
+"""Kernels made fit for JAX 0.10's TPU interpreter, which three things are missing from.
 
 - Views of a reference (``ref.reshape(...)``, ``ref.bitcast(...)``): it knows no view but an index
   (``'ReshapeTransform' object has no attribute 'indices'``). A load through such a view becomes a load of the reference
@@ -6,10 +6,13 @@
   error; one that is outside of the view alone is not seen. Stores through a view stay as they are, and are refused.
 - Stores with a mask into more than one dimension: each dimension's bound is taken for the first one's, and what is
   within the buffer is "out of bounds". Such a store becomes a load, a choice and a store.
+- Kernels that say whether their grid's dimensions are parallel, under ``vmap``: it adds a dimension, and says
+  nothing of it. The dimensions of a batch are parallel.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -27,6 +30,15 @@ def interpretable(jaxpr: Any) -> Any:
     """The kernel's program, at any depth, as the interpreter can run it."""
     eqns = [new for eqn in jaxpr.eqns for new in _rewritten(eqn)]
     return jaxpr.replace(eqns=eqns)
+
+
+def for_all_dimensions(params: Any, mapping: Any) -> Any:
+    """A kernel's compiler parameters with a word for each dimension of the grid; a batch's come first."""
+    said = getattr(params, "dimension_semantics", None)
+    if said is None or len(said) >= len(mapping.grid):
+        return params
+    of_batch = ("parallel",) * (len(mapping.grid) - len(said))
+    return dataclasses.replace(params, dimension_semantics=of_batch + tuple(said))
 
 
 def map_programs(value: Any, fn: Callable[[Any], Any]) -> Any:

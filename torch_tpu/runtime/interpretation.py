@@ -233,12 +233,13 @@ def _rewritten_eqn(eqn: Any, params: Any) -> Any:
     if _is_kernel(eqn):
         from jax._src.pallas.core import get_interpret_effects
 
-        from torch_tpu.runtime.interpretable import interpretable
+        from torch_tpu.runtime.interpretable import for_all_dimensions, interpretable
 
         effects = {*eqn.effects, *get_interpret_effects(params)}
         changed = {**eqn.params, "interpret": params}
         if params is not True:
             changed["jaxpr"] = interpretable(changed["jaxpr"])
+            changed["compiler_params"] = for_all_dimensions(changed["compiler_params"], changed["grid_mapping"])
         return eqn.replace(params=changed, effects=effects)
     inner = list(inner_jaxprs(eqn.params.values()))
     if not any(has_kernels(j) for j in inner):
