@@ -44,7 +44,7 @@ def report(found: dict[str, dict[str, Result]]) -> str:
     ended = [(name, run) for name, *runs in pairs for run in runs if run["status"] != "pass"]
     pairs = [p for p in pairs if all(run["status"] == "pass" for run in p[1:])]
     return "\n".join(
-        [*_head(pairs), *_worse(pairs, ended), *_table(pairs), *_not_on_cpu(pairs), ""],
+        [*_head(pairs), *_worse(pairs, ended), *_skipped(pairs), *_table(pairs), *_not_on_cpu(pairs), ""],
     )
 
 
@@ -79,6 +79,28 @@ def _worse(pairs: Sequence[Pair], ended: Sequence[tuple[str, Result]]) -> list[s
     ]
     lines += [f"- {name} on {run['device']} ended its process: {one_line(run['message'])}" for name, run in ended]
     return [*lines, *([] if len(lines) > 2 else ["Nothing."]), ""]
+
+
+def _skipped(pairs: Iterable[Pair]) -> list[str]:
+    """What the library does not run on CPU, as offloading, and what fails of it on the device."""
+    failed = {
+        (name, test): outcome
+        for name, cpu, tpu in pairs
+        for test, outcome in tpu["tests"].items()
+        if outcome.startswith(("failure", "error")) and cpu["tests"].get(test, "").startswith("skipped")
+    }
+    lines = [f"- {name}, `{test}`: {one_line(outcome)}" for (name, test), outcome in failed.items()]
+    offload = (
+        "Offloading is run on accelerators alone. Read from the code, not tried on another accelerator: "
+        "`torch.nn.MultiheadAttention` (SigLIP's pooling) hands its projection's weight on without calling the layer, so "
+        "no hook of Accelerate brings it; a model that fits one part is not dispatched and has no `hf_device_map`."
+    )
+    return [
+        "## What fails on the device and is not run on CPU",
+        "",
+        *([*lines, "", offload] if lines else ["Nothing."]),
+        "",
+    ]
 
 
 def _table(pairs: Iterable[Pair]) -> list[str]:

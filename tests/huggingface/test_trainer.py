@@ -145,6 +145,34 @@ def test_adafactor_trains_as_on_cpu(tmp_path):
     torch.testing.assert_close(_losses(got), _losses(expected), rtol=0, atol=2e-5)
 
 
+_MORE_OPTIONS: dict[str, dict[str, Any]] = {
+    "finds its batch": {"auto_find_batch_size": True},
+    "checkpointing": {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": True}},
+    "smoothed labels": {"label_smoothing_factor": 0.1},
+    "a fused optimizer": {"optim": "adamw_torch_fused"},
+    "adagrad": {"optim": "adagrad"},
+    "rmsprop": {"optim": "rmsprop"},
+    "clipped": {"lr_scheduler_type": "cosine", "max_grad_norm": 0.1, "warmup_steps": 2, "weight_decay": 0.1},
+    "a process loads": {"dataloader_num_workers": 1, "dataloader_persistent_workers": True},
+    "unpinned": {"dataloader_pin_memory": False},
+}
+
+
+@pytest.mark.more
+@pytest.mark.parametrize("name", _MORE_OPTIONS)
+def test_other_options_train_and_predict_as_on_cpu(name, tmp_path):
+    expected = _train(tmp_path, "cpu", _language_model, **_MORE_OPTIONS[name])
+    got = _train(tmp_path, "tpu", _language_model, **_MORE_OPTIONS[name])
+    torch.testing.assert_close(_losses(got), _losses(expected), rtol=0, atol=2e-5)
+    predicted = [torch.as_tensor(t.predict(t.eval_dataset).predictions) for t in (got, expected)]
+    torch.testing.assert_close(*predicted, rtol=0, atol=1e-4)
+
+
+def test_half_precision_without_a_scaler_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"fp16 mixed precision requires a device in .*not 'tpu'"):
+        _trainer(tmp_path, "tpu", fp16=True)
+
+
 def test_bfloat16_with_accumulated_gradients_follows_cpu(tmp_path):
     options = {"bf16": True, "gradient_accumulation_steps": 2, "per_device_train_batch_size": 4}
     expected = _losses(_train(tmp_path, "cpu", _language_model, **options))
