@@ -92,8 +92,8 @@ def _skipped(pairs: Iterable[Pair]) -> list[str]:
     lines = [f"- {name}, `{test}`: {one_line(outcome)}" for (name, test), outcome in failed.items()]
     offload = (
         "Offloading is run on accelerators alone. Read from the code, not tried on another accelerator: "
-        "`torch.nn.MultiheadAttention` (SigLIP's pooling) hands its projection's weight on without calling the layer, so "
-        "no hook of Accelerate brings it; a model that fits one part is not dispatched and has no `hf_device_map`."
+        "`torch.nn.MultiheadAttention` (SigLIP's pooling) hands its projection's weight on without calling the layer, "
+        "so no hook of Accelerate brings it; a model that fits one part is not dispatched and has no `hf_device_map`."
     )
     return [
         "## What fails on the device and is not run on CPU",
