@@ -41,6 +41,7 @@ from torch_tpu.aot import hlo
 from torch_tpu.aot.chips import topology
 from torch_tpu.aot.compiler import OutOfMemory, compile_program
 from torch_tpu.aot.program import Program
+from torch_tpu.runtime import interpretation
 
 HIDDEN, INTER, HEADS, KV, SIZE, VOCAB, EPS, THETA = 2048, 8192, 32, 8, 64, 128256, 1e-5, 500000.0
 CACHE = 2048
@@ -196,7 +197,8 @@ def compile_reference(case: str, layers: int) -> dict[str, float]:
 
 
 def compile_ours(case: str, layers: int) -> dict[str, float]:
-    programs = IMAGES[case].programs(layers) if case in IMAGES else _decoder(case, layers)
+    with interpretation.lowering_for("tpu", "v6e"):  # with the kernels that programs for it have
+        programs = IMAGES[case].programs(layers) if case in IMAGES else _decoder(case, layers)
     return _compiled(case, programs)
 
 
