@@ -20,6 +20,9 @@ from torch_tpu.compile.errors import GraphError
 
 is_symbolic = jax_export.is_symbolic_dim
 
+# PyTorch's functions of symbolic numbers that dimensions have another one for.
+OF_SIZES: dict[Any, Callable[..., Any]] = {torch.sym_max: jax.core.max_dim, torch.sym_min: jax.core.min_dim}
+
 
 def _quotient(a: Any, b: Any) -> Any:
     return a // b

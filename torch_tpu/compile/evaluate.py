@@ -230,7 +230,7 @@ def _plain_function(target: Callable[..., Any], args: tuple[Any, ...], kwargs: d
         kind = {"b": bool, "f": float}.get(np.dtype(result.dtype).kind, int)
         return dtypes.Scalar(result.astype(dtypes.to_jax(operators.NUMBER_TYPES[kind])), kind)
     if any(dimensions.is_symbolic(a) for a in args):
-        target = {torch.sym_max: jax.core.max_dim, torch.sym_min: jax.core.min_dim}.get(target, target)
+        target = dimensions.OF_SIZES.get(target, target)
     return target(*args, **kwargs)
 
 

@@ -331,7 +331,7 @@ def _table() -> dict[Any, Callable[..., Any]]:
     """What is decomposed: composite operators, those without a lowering, and attention into the fused operator."""
     composite = {op: fn for op, fn in binding_exported.composite_decompositions().items() if not is_known(op)}
     attention = {torch.ops.aten.scaled_dot_product_attention.default: scaled_dot_product_attention}
-    # A composite operator is what its own kernel makes of it, as under torch.compile; PyTorch's references are of prims.
+    # A composite operator is what its own kernel makes of it, as under torch.compile; the references are of prims.
     return {**decompositions(), **composite, **attention}
 
 
