@@ -25,6 +25,7 @@ from torch_tpu.compile.evaluate import Context, constants_of, evaluate
 from torch_tpu.compile.runner import draws
 from torch_tpu.eager import views
 from torch_tpu.lowering import checks, dtypes
+from torch_tpu.runtime import interpretation
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +55,9 @@ class Program:
 def lower(captured: Captured) -> Program:
     """The program of a captured graph, for TPUs of any kind."""
     graph = _Graph(captured)
-    with jax.enable_x64(True):
+    # While a kernel is translated JAX asks for the chip, as for a division in it.
+    _, chip = interpretation.target("cpu")
+    with jax.enable_x64(True), interpretation.seen_as(chip):
         jitted = jax.jit(graph.body, donate_argnums=graph.donated, keep_unused=True)
         jaxpr = jitted.trace(*graph.avals).jaxpr.jaxpr
         flops, found = matrix_flops(jaxpr), tuple(sources(jaxpr))

@@ -166,8 +166,8 @@ def grouped_rows(
         if part == tm:
             multiply(0, None)
         else:
-            first, last = jnp.maximum(starts[g] - base, 0) // part, pl.cdiv(jnp.minimum(stops[g] - base, tm), part)
-            lax.fori_loop(first, last, multiply, None)
+            first, last = jnp.maximum(starts[g] - base, 0), jnp.minimum(stops[g] - base, tm) + part - 1
+            lax.fori_loop(lax.div(first, jnp.int32(part)), lax.div(last, jnp.int32(part)), multiply, None)
 
     def weight_at(j: Any, v: Any, s: Any, starts: Any, stops: Any, group: Any, tile: Any) -> Any:
         g = jnp.minimum(group[v], groups - 1)
