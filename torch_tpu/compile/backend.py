@@ -23,6 +23,7 @@ from torch_tpu.compile import errors, inline, operators, rewrite, rounding
 from torch_tpu.compile import options as compile_options
 from torch_tpu.compile.runner import Graph
 from torch_tpu.eager.spec import spec_for
+from torch_tpu.lowering import registry
 
 _number = itertools.count()
 
@@ -113,6 +114,7 @@ def _origin(module: GraphModule) -> str:
 @functools.cache
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """PyTorch's decompositions of what has no lowering and no meaning of its own in a graph."""
+    registry.load_all()  # the graph may be the first thing that the process does on the device
     return {
         op: fn
         for op, fn in dispatcher.decompositions().items()
