@@ -96,3 +96,18 @@ def test_a_kernel_finds_the_chip_that_it_is_compiled_for() -> None:
 
     torch.tpu.aot.compile(asks, _empty(8, 128), topology="v5e-1")
     assert pltpu.ChipVersion.TPU_V5E in found
+
+
+def _halves(x_ref, out_ref) -> None:
+    out_ref[...] = x_ref[...] * (pl.program_id(0) // 2)  # JAX asks for the chip when it translates this
+
+
+@jax_op("test_compiled_for_tpu::halves")
+def halves(x: jax.Array) -> jax.Array:
+    block = pl.BlockSpec((8, 128), lambda i: (i, 0))
+    like = jax.ShapeDtypeStruct(x.shape, x.dtype)
+    return pl.pallas_call(_halves, out_shape=like, grid=(x.shape[0] // 8,), in_specs=[block], out_specs=block)(x)
+
+
+def test_the_chip_is_known_when_a_kernel_is_translated() -> None:
+    assert torch.tpu.aot.compile(halves, _empty(32, 128), topology="v5e-1").fits
