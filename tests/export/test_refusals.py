@@ -52,6 +52,9 @@ def test_a_sum_of_a_dimension_and_a_number() -> None:
 
 
 class Shared(torch.nn.Module):
+    cache: torch.Tensor
+    part: torch.Tensor
+
     def __init__(self, view: object) -> None:
         super().__init__()
         self.register_buffer("cache", torch.zeros(3, 3))
