@@ -91,6 +91,20 @@ def test_mixed_precision(tmp_path):
     assert half[0] != exact[0]
 
 
+@pytest.mark.parametrize("make", [torch.empty, torch.ones, torch.randn])
+def test_a_batch_that_does_not_fit_is_made_smaller(make):
+    """Accelerate knows what to try again by words in the error's message."""
+    tried = []
+
+    @accelerate.utils.find_executable_batch_size(starting_batch_size=2**41, reduce_batch_size_fn=lambda: 8)
+    def train(batch_size: int) -> float:
+        tried.append(batch_size)
+        return make(batch_size, device="tpu").mul(0).add(1).sum().item()
+
+    assert train() == 8
+    assert tried == [2**41, 8]
+
+
 _SCRIPT = """
 import accelerate, torch
 a = accelerate.Accelerator()

@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from torch_tpu.runtime import memory, platform
+from torch_tpu.runtime import errors, memory, platform
 
 
 class Layout:
@@ -166,7 +166,8 @@ def find(address: int) -> Buffer | None:
 
 
 def zeros(layout: Layout) -> jax.Array:
-    with jax.enable_x64(True):
+    what = f"allocating {layout.nbytes} bytes for {layout.dtype}{list(layout.shape)}"
+    with jax.enable_x64(True), errors.translated(what, layout.device):
         return jnp.zeros(layout.shape, layout.dtype, device=platform.device(layout.device))
 
 

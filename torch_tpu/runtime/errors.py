@@ -24,10 +24,11 @@ def translate(error: Exception, what: str, device: int = 0) -> Exception:
 
 
 def out_of_memory_message(what: str, device: int, detail: str) -> str:
+    """What was done and what was free. Accelerate and Trainer try a smaller batch after words of " out of memory."."""
     free, total = memory.capacity(device)
     held = memory.stats(device)["allocated_bytes.all.current"]
     return (
-        f"tpu:{device} is out of memory: {what}. Tensors hold {held / 2**20:.1f} MiB, "
+        f"{what}: tpu:{device} is out of memory. Tensors hold {held / 2**20:.1f} MiB, "
         f"{free / 2**20:.1f} of {total / 2**20:.1f} MiB are free. "
         f"Use a smaller batch or dtype, free tensors, or gradient checkpointing. ({detail.splitlines()[0][:300]})"
     )
