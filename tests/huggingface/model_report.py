@@ -179,7 +179,8 @@ def main() -> int:
         "# Models of Transformers on the device", "",
         "Written by `tests/huggingface/model_report.py` from a run of `tests/huggingface/model_sweep.py`: unmodified "
         "Transformers, tiny models with random weights made from the configuration classes, each cell on CPU and on "
-        '`torch.device("tpu")` with the same weights and inputs.', "",
+        '`torch.device("tpu")` with the same weights and inputs. The library\'s own tests: '
+        "[library-tests.md](library-tests.md).", "",
         "    python tests/huggingface/model_sweep.py --results models.jsonl",
         "    python tests/huggingface/model_report.py models.jsonl", "",
         *summary(results), "",
