@@ -16,11 +16,15 @@ from torch_tpu.aot.sharding import Partition, Shardings
 
 AXIS = "tensor"
 _OUTPUTS = ("colwise", "colwise_gather_output", "colwise_rep", "embedding_rowwise", "packed_colwise")
+_EXPERTS = "grouped_gemm"  # of whole experts, along the first dimension
 _INPUTS = ("rowwise", "rowwise_rep", "packed_rowwise")
 
 
-def tensor_parallel(model: torch.nn.Module, size: int) -> Shardings:
+def tensor_parallel(model: torch.nn.Module, size: int, *, whole_experts: bool = False) -> Shardings:
     """How ``size`` chips hold a model: weights by its plan (those of every expert too), a static cache by heads.
+
+    Args:
+      whole_experts: expert parallel: a chip has some of the experts, whole, by the model's plan for that.
 
     Raises:
       ValueError: the model has no plan, or its sizes are no multiples of ``size``.
@@ -30,8 +34,12 @@ def tensor_parallel(model: torch.nn.Module, size: int) -> Shardings:
         raise ValueError(f"{type(model).__name__} has no tensor-parallel plan; give shardings of your own")
     rules: dict[str, Partition] = {}
     shapes = {name: tuple(p.shape) for name, p in model.named_parameters()}
+    experts = (getattr(model, "ep_plan", None) or {}) if whole_experts else {}
+    if whole_experts and not experts:
+        raise ValueError(f"{type(model).__name__} has no expert-parallel plan; give shardings of your own")
     for name, shape in shapes.items():
-        found = _partition(_style(plan, name), shape)
+        style = _style(experts, name) or _style(plan, name)
+        found = (AXIS, None, None) if style == _EXPERTS else _partition(style, shape)
         if found is not None:
             at = found.index(AXIS)
             if shape[at] % size:
@@ -40,7 +48,8 @@ def tensor_parallel(model: torch.nn.Module, size: int) -> Shardings:
     heads = _cache_heads(model)
     if heads and heads % size == 0:
         rules |= {"*past_key_values*.keys": (None, AXIS), "*past_key_values*.values": (None, AXIS)}
-    return Shardings({AXIS: size}, rules, optional=tuple(rules))  # not every call reads every weight
+    split = AXIS if whole_experts else None
+    return Shardings({AXIS: size}, rules, optional=tuple(rules), experts=split)  # not every call reads every weight
 
 
 def _plan_of(model: Any) -> Mapping[str, Any]:

@@ -17,6 +17,7 @@ from torch_tpu.aot.sharding import Shardings, partitioning
 from torch_tpu.aot.spread import spread
 from torch_tpu.aot.state import BUFFERS, OPTIMIZER, WEIGHTS
 from torch_tpu.aot.trace import Tracer
+from torch_tpu.lowering import experts
 from torch_tpu.ops import chips
 from torch_tpu.runtime import interpretation
 
@@ -91,7 +92,10 @@ def capture(
     if optimizer is not None:
         graphs.append(tracer.optimizer(optimizer))
     split = None if shardings is None else spread(shardings, graphs)
-    with chips.partitioned(shardings is not None, split):
+    laid = None
+    if shardings is not None and shardings.experts is not None:
+        laid = experts.Experts(shardings.mesh, shardings.experts)
+    with chips.partitioned(shardings is not None, split), experts.over(laid):
         return [lower(g) for g in graphs]
 
 

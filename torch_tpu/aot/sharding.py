@@ -26,17 +26,21 @@ class Shardings:
 
         Shardings({"tensor": 4}, {"*.q_proj.weight": ("tensor", None), "*.o_proj.weight": (None, "tensor")})
 
-    A pattern that matches nothing is an error, but for those in ``optional``.
+    A pattern that matches nothing is an error, but for those in ``optional``. ``experts`` names the axis along which
+    whole experts lie (their weights' first dimension): grouped products then move rows and not weights.
     """
 
     mesh: Mapping[str, int]
     rules: Mapping[str, Partition]
     optional: Collection[str] = ()
+    experts: str | None = None
 
     def __post_init__(self) -> None:
         for axis, size in self.mesh.items():
             if isinstance(size, bool) or not isinstance(size, int) or size < 1:
                 raise ValueError(f"mesh axis {axis!r}: expected a number of devices, got {size!r}")
+        if self.experts is not None and self.experts not in self.mesh:
+            raise ValueError(f"experts: no mesh axis {self.experts!r}; there are: {', '.join(self.mesh)}")
         for pattern, partition in self.rules.items():
             if isinstance(partition, str) or not isinstance(partition, Sequence):
                 raise TypeError(

@@ -34,6 +34,9 @@ def add_parser(commands: Any) -> None:
         metavar="CHIPS",
         help="split the model over so many chips, by its own plan",
     )
+    parser.add_argument(
+        "--experts", action="store_true", help="with --tensor: whole experts on the chips, not a part of every one"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--html", metavar="FILE", help="write a page with charts")
     parser.set_defaults(run=run)
@@ -63,7 +66,11 @@ def run(args: argparse.Namespace) -> int:
             args.model, args.mode, batch=args.batch, length=args.length, cache=args.cache,
             dtype=getattr(torch, args.dtype),
         )  # fmt: skip
-        laid = layouts.tensor_parallel(call.model, args.tensor) if args.tensor > 1 else None
+        if args.experts and args.tensor == 1:
+            raise ValueError("--experts needs --tensor CHIPS: over how many chips the experts lie")
+        laid = None
+        if args.tensor > 1:
+            laid = layouts.tensor_parallel(call.model, args.tensor, whole_experts=args.experts)
         report = aot.compile(
             call.model, call.args, call.kwargs, topology=args.topology, train=args.mode == "train", loss=call.loss,
             optimizer=_optimizer(args.optimizer) if args.mode == "train" else None, items=call.items, unit=call.unit,

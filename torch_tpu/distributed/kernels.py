@@ -32,12 +32,20 @@ def _start(
     timeout: int = -1,
     keep: bool = True,
 ) -> Any:
-    """Run a collective, by one XLA program where the devices are joined; the boxed Work.
+    """Run a collective; the boxed Work. ``wait``: the caller waits for it at once. The rest as in ``_begin``."""
+    operation = _begin(g, kind, ins, outs, reduction=reduction, root=root, timeout=timeout, keep=keep)
+    return process_groups.finished(list(outs)) if operation is None else _work(operation, wait)
+
+
+def _begin(
+    g: Group, kind: str, ins: Sequence[torch.Tensor], outs: Sequence[torch.Tensor], *, reduction: str = "",
+    root: int | None = None, timeout: int = -1, keep: bool = True,
+) -> Operation | None:  # fmt: skip
+    """Begin a collective, by one XLA program where the devices are joined. None where there is nothing to do.
 
     Args:
       ins: this rank's operands, alike in number and type on every rank.
       outs: where the results go.
-      wait: the caller waits for it at once.
       timeout: milliseconds; -1 for the group's own.
       keep: whether this rank takes the results (of a reduce, one does).
     """
@@ -53,15 +61,13 @@ def _start(
     turn = g.begin(what, (kind, reduction, dtype, tuple(t.numel() for t in ins)))
     seconds = _seconds(timeout)
     if not any(t.numel() for t in ins):
-        return process_groups.finished(outs)
+        return None
     if g.mesh is not None and _xla_takes(dtype):
-        operation = _by_program(g, call, turn, ins, outs if keep else [], root, seconds)
-    else:
-        turn.confirm()
-        targets = outs if keep else [torch.empty_like(t, device="cpu") for t in outs]
-        done, finish = host.run(g, kind, reduction, ins, targets, root)
-        operation = Operation(g, turn.number, what, outs, done, finish, seconds)
-    return _work(operation, wait)
+        return _by_program(g, call, turn, ins, outs if keep else [], root, seconds)
+    turn.confirm()
+    targets = outs if keep else [torch.empty_like(t, device="cpu") for t in outs]
+    done, finish = host.run(g, kind, reduction, ins, targets, root)
+    return Operation(g, turn.number, what, outs, done, finish, seconds)
 
 
 def _by_program(
@@ -164,20 +170,23 @@ def _uneven(ts: Tensors) -> bool:
 def _allgather(outs: list[Tensors], ins: Tensors, pg: Any, async_op: bool = True, timeout: int = -1) -> Any:
     g = group.of(pg)
     _one("all_gather", ins)
-    _count("all_gather", outs[0], g)
-    t = ins[0]
-    if _uneven(outs[0]):
-        if t.numel() != outs[0][g.rank].numel():
+    t = _fitting(ins[0], outs[0], g)
+    return outs, _start(g, "all_gather", [t], outs[0], wait=not async_op, timeout=timeout)
+
+
+def _fitting(t: torch.Tensor, outs: Tensors, g: Group) -> torch.Tensor:
+    """What this rank gives to an all_gather into ``outs``: where the parts are uneven, padded to the longest."""
+    _count("all_gather", outs, g)
+    if _uneven(outs):
+        if t.numel() != outs[g.rank].numel():
             raise ValueError(
                 f"tpu_dist: all_gather: rank {g.rank} gives {tuple(t.shape)}, and its place in the list of results has "
-                f"{tuple(outs[0][g.rank].shape)}"
+                f"{tuple(outs[g.rank].shape)}"
             )
-        t = _padded(t, _longest(outs[0]))
-    elif t.numel() != outs[0][0].numel():
-        raise ValueError(
-            f"tpu_dist: all_gather: tensor {tuple(t.shape)} does not fit results {tuple(outs[0][0].shape)}"
-        )
-    return outs, _start(g, "all_gather", [t], outs[0], wait=not async_op, timeout=timeout)
+        return _padded(t, _longest(outs))
+    if t.numel() != outs[0].numel():
+        raise ValueError(f"tpu_dist: all_gather: tensor {tuple(t.shape)} does not fit results {tuple(outs[0].shape)}")
+    return t
 
 
 def _one(name: str, ts: Sequence[Any]) -> None:
@@ -211,9 +220,25 @@ def _allgather_into(outs: Tensors, ins: Tensors, pg: Any, async_op: bool = True,
 
 
 def _allgather_coalesced(lists: list[Tensors], ins: Tensors, pg: Any, async_op: bool = True) -> Any:
-    # lists[i][r] is what rank r gave as ins[i].
-    works = [_allgather([out], [t], pg, async_op)[1] for out, t in zip(lists, ins)]
-    return works[-1]
+    """``lists[i][r]`` is what rank r gave as ``ins[i]``."""
+    g = group.of(pg)
+    begun = [_begin(g, "all_gather", [_fitting(t, out, g)], out) for out, t in zip(lists, ins, strict=True)]
+    results = [t for out in lists for t in out]
+    return _together(g, [o for o in begun if o is not None], results, not async_op)
+
+
+def _together(g: Group, parts: list[Operation], value: Tensors, wait: bool) -> Any:
+    """The boxed Work of several operations: each one's results are put in place when it is waited for."""
+    if not parts:
+        return process_groups.finished(value)
+
+    def finish() -> None:
+        for part in parts:
+            part.wait()
+
+    last = parts[-1]
+    done = lambda: all(part.poll() for part in parts)  # noqa: E731
+    return _work(Operation(g, last.number, last.what, value, done, finish), wait)
 
 
 def _reduce_scatter(

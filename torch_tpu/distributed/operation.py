@@ -91,6 +91,10 @@ class Operation:
         if not self._finished:
             try:
                 self._await(timeout)
+            except dist.DistNetworkError as e:
+                error = dist.DistBackendError(self._without_store())
+                self._give_up(error)
+                raise error from e
             except BaseException as e:
                 self._give_up(e)
                 raise
@@ -113,8 +117,19 @@ class Operation:
     def _give_up(self, error: BaseException) -> None:
         with self._lock:
             self.error, self._finished = error, True
-        board.watch(lambda: not self._done())
+        board.watch(self._still)
         board.current().fail(str(error))
+
+    def _still(self) -> bool:
+        """Whether it goes on though nobody waits for it; what cannot be asked any more does not."""
+        with contextlib.suppress(dist.DistError):
+            return not self._done()
+        return False
+
+    def _without_store(self) -> str:
+        """The store ends with the rank that made it, which may have ended for the sake of another."""
+        gone = ", ".join(map(str, sorted(cluster.gone()))) or "not known"
+        return f"{self._where()} cannot end: the store has ended with its rank; ranks that have ended: rank {gone}"
 
     def _await(self, timeout: float | None) -> None:
         start = time.monotonic()

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import torch
 from jax import lax
 
-from torch_tpu.lowering import dtypes
+from torch_tpu.lowering import dtypes, experts
 from torch_tpu.lowering.matmul import accumulator, contract, product
 from torch_tpu.lowering.provenance import chosen, matrices
 from torch_tpu.lowering.registry import register
@@ -67,6 +67,16 @@ def grouped_rows(x: Any, weights: Any, ends: Any, out_dtype: Any = None) -> Any:
         mine = jnp.arange(rows, dtype=jnp.int32)[:, None] < ends[0]
         return jnp.where(mine, product(x, weights[0]), 0).astype(out_dtype)
     stored, transposed = matrices(weights)
+    spread = experts.of(groups)
+    if spread is not None:
+        return spread.rows(lambda x, w, e: _rows(x, w, e, transposed, out_dtype), x, stored, jnp.clip(ends, 0, rows))
+    return _rows(x, stored, ends, transposed, out_dtype)
+
+
+def _rows(x: Any, stored: Any, ends: Any, transposed: bool, out_dtype: Any) -> Any:
+    """``grouped_rows`` by matrices as they are stored: (groups, k, n), or (groups, n, k) where they are transposed."""
+    rows, groups = x.shape[0], stored.shape[0]
+    k, n = stored.shape[:0:-1] if transposed else stored.shape[1:]
     if kernels.takes(x.dtype, (rows, groups, k, n)):
         return kernels.rows(x, stored, ends, transposed=transposed, out_dtype=out_dtype)
     block, ends = _block_size(rows, groups), jnp.clip(ends, 0, rows)
@@ -90,6 +100,15 @@ def grouped_sum(a: Any, b: Any, ends: Any, out_dtype: Any = None) -> Any:
     out_dtype = accumulator(a.dtype) if out_dtype is None else out_dtype
     if rows == 0 or 0 in shape:
         return jnp.zeros(shape, out_dtype)
+    spread = experts.of(groups)
+    if spread is not None:
+        return spread.total(lambda a, b, e: _total(a, b, e, out_dtype), a, b, jnp.clip(ends, 0, rows))
+    return _total(a, b, ends, out_dtype)
+
+
+def _total(a: Any, b: Any, ends: Any, out_dtype: Any) -> Any:
+    rows, groups = a.shape[0], ends.shape[0]
+    shape = (groups, a.shape[1], b.shape[1])
     if kernels.takes(a.dtype, (rows, *shape)):
         return kernels.total(a, b, ends, out_dtype=out_dtype)
     block, ends = _block_size(rows, groups), jnp.clip(ends, 0, rows)
