@@ -1,5 +1,7 @@
 """Arithmetic with broadcasting, against PyTorch on CPU."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -291,3 +293,18 @@ def test_complex64_is_not_computed_in_complex128():
         for f in (pointwise.power, pointwise.logaddexp, pointwise.div, pointwise.lerp):
             arguments = (x, x, x)[: 3 if f is pointwise.lerp else 2]
             assert "c128" not in str(jax.make_jaxpr(f)(*arguments)), f
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("divisor", [127.5, 49.0, 3.0])
+def test_quotients_by_one_number_are_rounded_once(dtype, divisor):
+    x = torch.cat([torch.randn(500), torch.arange(1.0, 100.0) * divisor, torch.tensor([0.0, -0.0, math.inf, math.nan])])
+    x = x.to(dtype)
+    on_device = x.to("tpu")
+    for by in (divisor, torch.tensor(divisor, dtype=dtype), torch.tensor([divisor], dtype=dtype)):
+        by_device = by.to("tpu") if isinstance(by, torch.Tensor) else by
+        full = torch.full_like(on_device, divisor)[:1]
+        for got in (on_device / by_device, torch.addcdiv(torch.zeros_like(on_device), on_device, full)):
+            torch.testing.assert_close(got.cpu(), x / by, rtol=0, atol=0, equal_nan=True)
+    compiled = torch.compile(lambda t: t / divisor, fullgraph=True)
+    torch.testing.assert_close(compiled(on_device).cpu(), x / divisor, rtol=0, atol=0, equal_nan=True)

@@ -12,12 +12,13 @@ import dataclasses
 import itertools
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 import torch
+from torch._prims_common import suggest_memory_format
 
 from torch_tpu.binding import tensor as binding_tensor
 from torch_tpu.binding.dispatcher import Operator
@@ -458,6 +459,7 @@ def _trace(spec: Spec, values: dict[str, Any], device: int) -> Trace:
         if outs:
             _check_out_shapes(outs, values, [(o.size, o.stride) for o in asked.outs])
             asked = Asked((), (), asked.twin_meta)
+    asked = asked.in_format_of(values.get(n) for n in spec.lowering.format_of)
     return Trace(spec, bound, tuple(slots), tuple(numbers), asked, device)
 
 
@@ -595,6 +597,22 @@ class Asked:
         """The same with results of another type."""
         outs = tuple(dataclasses.replace(o, dtype=dtype) for o in self.outs)
         return Asked(outs, self.template, tuple(m and m._replace(dtype=dtype) for m in self.twin_meta))
+
+    def in_format_of(self, operands: Iterable[Any]) -> Asked:
+        """The same with images (and volumes) channels_last if one of these tensors is."""
+        formats = [suggest_memory_format(t) for t in operands if isinstance(t, torch.Tensor)]
+        found = next((f for f in formats if f != torch.contiguous_format), None)
+        if found is None:
+            return self
+        ndim = 4 if found == torch.channels_last else 5
+
+        def laid(out: Out) -> Out:
+            if len(out.size) != ndim:
+                return out
+            like = torch.empty(out.size, device="meta", memory_format=found)
+            return dataclasses.replace(out, stride=like.stride())
+
+        return dataclasses.replace(self, outs=tuple(map(laid, self.outs)))
 
 
 def _ask_meta(spec: Spec, values: dict[str, Any]) -> Asked:

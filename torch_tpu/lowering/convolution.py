@@ -133,7 +133,7 @@ def _geometry(x: Any, stride: Any, padding: Any, dilation: Any, groups: int) -> 
     return _Geometry(each(stride), each(padding), each(dilation), groups)
 
 
-@register("aten::convolution", "aten::convolution_overrideable", precision=True)
+@register("aten::convolution", "aten::convolution_overrideable", precision=True, format_of=["input", "weight"])
 def convolution(
     input: Any,
     weight: Any,
@@ -162,7 +162,7 @@ def convolution(
     return y if bias is None else y + bias.astype(y.dtype).reshape(1, -1, *[1] * (y.ndim - 2))
 
 
-@register("aten::_convolution", precision=True)
+@register("aten::_convolution", precision=True, format_of=["input", "weight"])
 def convolution_with_flags(
     input: Any,
     weight: Any,
@@ -181,7 +181,7 @@ def convolution_with_flags(
     return convolution(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups)
 
 
-@register("aten::convolution_backward_overrideable", precision=True)
+@register("aten::convolution_backward_overrideable", precision=True, format_of=["input", "weight"])
 def convolution_backward(
     grad_output: Any,
     input: Any,
@@ -214,7 +214,7 @@ def convolution_backward(
     return grad_input, grad_weight, grad_bias
 
 
-@register("aten::convolution_backward", precision=True)
+@register("aten::convolution_backward", precision=True, format_of=["input", "weight"])
 def convolution_backward_with_bias_sizes(
     grad_output: Any,
     input: Any,

@@ -65,7 +65,7 @@ def _pad_backward(grad_output: Any, self: Any, padding: list[int], one: Callable
     return out
 
 
-@register("aten::reflection_pad1d", "aten::reflection_pad2d", "aten::reflection_pad3d")
+@register("aten::reflection_pad1d", "aten::reflection_pad2d", "aten::reflection_pad3d", format_of=["self"])
 def reflection_pad(self: Any, padding: list[int]) -> Any:
     return _pad(self, padding, _reflect)
 

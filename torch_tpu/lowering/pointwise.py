@@ -47,7 +47,7 @@ def addcmul(self: Any, tensor1: Any, tensor2: Any, value: Any = 1) -> Any:
 
 @register("aten::addcdiv", promote=Promotion.DEFAULT)
 def addcdiv(self: Any, tensor1: Any, tensor2: Any, value: Any = 1) -> Any:
-    return self + value * tensor1 / tensor2
+    return self + quotient(value * tensor1, tensor2)
 
 
 @register("aten::lerp.Tensor", "aten::lerp.Scalar", promote=Promotion.DEFAULT)
@@ -58,6 +58,21 @@ def lerp(self: Any, end: Any, weight: Any) -> Any:
 
 
 # Division
+
+
+def quotient(a: Any, b: Any) -> Any:
+    """``a / b``, rounded once.
+
+    XLA takes a division by one number for all elements as a product with its reciprocal, which is rounded twice: most
+    quotients by 127.5 would be a unit in the last place off, and what is quantized by them another integer. So the
+    divisor depends on the element here, in name: it is the element's NaN where that is NaN. Half types are computed in
+    float32, where the second rounding is far below their own.
+    """
+    a, b = jnp.asarray(a), jnp.asarray(b)
+    shared = isinstance(b.size, int) and (b.size == 1 or b.ndim < a.ndim or b.shape != a.shape)
+    if shared and a.dtype == b.dtype and a.dtype in (jnp.float32, jnp.float64):
+        b = jnp.where(a != a, a, b)
+    return a / b
 
 
 def truncated_quotient(a: Any, b: Any) -> Any:
@@ -95,7 +110,7 @@ def floor_quotient(a: Any, b: Any) -> Any:
 
 @register("aten::div.Tensor", "aten::div.Scalar", promote=Promotion.INT_TO_FLOAT)
 def div(self: Any, other: Any) -> Any:
-    return self / other
+    return quotient(self, other)
 
 
 def _divisor(x: Any, of: Any) -> Any:
@@ -110,7 +125,7 @@ def _divisor(x: Any, of: Any) -> Any:
 def div_mode(self: Any, other: Any, rounding_mode: str | None, meta: tuple[Meta, ...]) -> Any:
     if rounding_mode is None:
         wide = dtypes.compute_type(meta[0].dtype)
-        return dtypes.cast(self, wide) / dtypes.cast(other, wide)
+        return quotient(dtypes.cast(self, wide), dtypes.cast(other, wide))
     if rounding_mode == "trunc":
         return truncated_quotient(self, _divisor(other, self))
     if rounding_mode == "floor":

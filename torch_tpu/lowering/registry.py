@@ -86,6 +86,7 @@ class Lowering:
     meta_types: Mapping[str, Mapping[torch.dtype, torch.dtype]] = dataclasses.field(default_factory=dict)
     type_of: str | None = None  # the parameter whose dtype the results have, whatever the meta kernel says
     by_columns: frozenset[int] = frozenset()  # results of an operator without a meta kernel that lie by columns
+    format_of: frozenset[str] = frozenset()  # parameters whose memory format the results take
     # Of an operator that a user made of a JAX function (``torch_tpu.pallas``):
     keeps_all: bool = False  # no parameter is dropped for its name
     fingerprint: Callable[[Mapping[str, Any]], str] | None = None  # what a program depends on besides its arguments
@@ -113,6 +114,7 @@ def register(
     meta_types: Mapping[str, Mapping[torch.dtype, torch.dtype]] | None = None,
     type_of: str | None = None,
     by_columns: Iterable[int] = (),
+    format_of: Iterable[str] = (),
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Declare a function as the lowering of the named operators (``"aten::name.overload"``).
 
@@ -134,6 +136,8 @@ def register(
       type_of: a tensor parameter whose dtype all results have in eager, where the meta kernel gives them another.
       by_columns: results (by position) whose matrices lie column after column, for operators that PyTorch has no meta
         kernel for. Results that are vectors are not among them.
+      format_of: results of four or five dimensions are channels_last where one of these parameters is, as PyTorch's
+        kernels make them for CPU and CUDA; its meta kernels do not for other devices.
 
     Raises:
       ValueError: a name is registered already.
@@ -146,7 +150,7 @@ def register(
             _TABLE[name] = Lowering(
                 name, fn, promote, rng, meta, wide, precision, frozenset(static), frozenset(operands),
                 dict(specialize or {}), frozenset(own_types), own_shapes, dict(meta_types or {}), type_of,
-                frozenset(by_columns),
+                frozenset(by_columns), frozenset(format_of),
             )  # fmt: skip
         return fn
 

@@ -129,7 +129,7 @@ def block_diag(tensors: list[Any], *, meta: tuple[Meta, ...]) -> Any:
 # ---- images
 
 
-@register("aten::pixel_shuffle")
+@register("aten::pixel_shuffle", format_of=["self"])
 def pixel_shuffle(self: Any, upscale_factor: int) -> Any:
     *batch, channels, height, width = self.shape
     r, b = upscale_factor, len(batch)
