@@ -69,7 +69,7 @@ def quotient(a: Any, b: Any) -> Any:
     float32, where the second rounding is far below their own.
     """
     a, b = jnp.asarray(a), jnp.asarray(b)
-    shared = isinstance(b.size, int) and (b.size == 1 or b.ndim < a.ndim or b.shape != a.shape)
+    shared = isinstance(b.size, int) and (b.size == 1 or b.shape != a.shape)
     if shared and a.dtype == b.dtype and a.dtype in (jnp.float32, jnp.float64):
         b = jnp.where(a != a, a, b)
     return a / b
