@@ -19,7 +19,7 @@ from torch.fx import GraphModule
 
 from torch_tpu.binding import dispatcher
 from torch_tpu.binding.dynamo import leave_kernels_alone
-from torch_tpu.compile import errors, inline, operators, rewrite, rounding
+from torch_tpu.compile import errors, inline, operators, products, rewrite, rounding
 from torch_tpu.compile import options as compile_options
 from torch_tpu.compile.runner import Graph
 from torch_tpu.eager.spec import spec_for
@@ -74,6 +74,7 @@ def prepare(graph: GraphModule) -> GraphModule:
     """Make AOTAutograd's graph one that ``evaluate`` knows, and a good one."""
     inline.prepare(graph, decompositions())
     rewrite.simplify(graph)
+    products.unflatten(graph)
     rounding.mark(graph)
     return graph
 
