@@ -137,3 +137,15 @@ def test_precision_follows_pytorch():
 def test_bool_where_there_are_no_products(shapes):
     """PyTorch has no product of bools, and does not look where none is needed."""
     check("aten::mm", *(torch.ones(s, dtype=torch.bool) for s in shapes))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_masked_transposed_operand_of_a_half_type(dtype):
+    """XLA:CPU chose a library for this product, and then folded the transposition into it: UNIMPLEMENTED."""
+    a, b, mask = torch.randn(64, 8, dtype=dtype), torch.randn(64, 16, dtype=dtype), torch.arange(64)[None] < 30
+
+    def product(a, b, mask):
+        return torch.where(mask, a.t(), 0) @ b
+
+    got = torch.compile(product, fullgraph=True)(a.to("tpu"), b.to("tpu"), mask.to("tpu"))
+    torch.testing.assert_close(got.cpu(), product(a, b, mask))

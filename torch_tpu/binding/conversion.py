@@ -43,12 +43,25 @@ def _replace(t: torch.Tensor, value: torch.Tensor) -> None:
             torch.autograd.graph.get_gradient_edge(t).node.register_prehook(_stale)
         new.requires_grad_()
     if t.grad is not None:
-        with torch.no_grad():
-            new.grad = t.grad.to(new.device, new.dtype)
+        _give(new, t.grad)
     for hooks in ("_backward_hooks", "_post_accumulate_grad_hooks"):
         if getattr(t, hooks):
             setattr(new, hooks, getattr(t, hooks))
     _swap(t, new)
+
+
+def _give(new: torch.Tensor, grad: torch.Tensor) -> None:
+    """``grad`` as the gradient of ``new``. It may have another shape: sharded training puts other data under a
+    parameter than its gradient belongs to, which PyTorch allows where ``data`` is assigned."""
+    with torch.no_grad():
+        grad = grad.to(new.device, new.dtype)
+    if grad.shape == new.shape:
+        new.grad = grad
+        return
+    data = new.detach()
+    _base_data.__set__(new, torch.empty_like(grad))
+    new.grad = grad
+    _base_data.__set__(new, data)
 
 
 def _get_data(self: torch.Tensor) -> torch.Tensor:

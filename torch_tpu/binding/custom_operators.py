@@ -36,7 +36,9 @@ def register(
         if not built:
             built.append((own(names) or _build(op), tuple(i for i, n in enumerate(names) if n in donated())))
         run, given_away = built[0]
+        held = [array for i in given_away for array in _held_by_others(args[i])]  # what is held here is not taken
         result = run(*args, **kwargs)
+        del held
         for i in given_away:
             _give_away(args[i], names[i], opdef._qualname)
         return result
@@ -50,6 +52,20 @@ def register(
         with overriding():
             opdef._lib.impl(opdef._name, made, key)
     return built.clear
+
+
+_SOLE = 2  # a storage's users: the one tensor, and the Python object that carries the buffer
+_users = torch._C._storage_Use_Count  # type: ignore[attr-defined]
+
+
+def _held_by_others(given: Any) -> list[Any]:
+    """The arrays of those tensors whose storage another tensor has too: a view, or what a backward pass reads."""
+    found = []
+    for t in given if isinstance(given, (list, tuple)) else [given]:
+        buffer = None if t is None else binding_tensor.buffer_of(t)
+        if buffer is not None and _users(t.untyped_storage()._cdata) > _SOLE:
+            found.append(buffer.array)
+    return found
 
 
 def _give_away(given: Any, parameter: str, operator: str) -> None:

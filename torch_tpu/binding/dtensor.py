@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from torch_tpu.binding import dtensor_random
 from torch_tpu.binding.importing import when_imported
 
 _SEQUENCE = 2
@@ -18,8 +19,9 @@ _RING = "torch.distributed.tensor.experimental._context_parallel._attention"
 
 
 def install() -> None:
-    """Tell DTensor when it is imported, and context parallel when it is."""
+    """Tell DTensor when it is imported, its random operators and context parallel when they are."""
     when_imported("torch.distributed.tensor", _declare)
+    when_imported("torch.distributed.tensor._random", dtensor_random.install)
     when_imported(_RING, _add_ring)
 
 

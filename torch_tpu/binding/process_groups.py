@@ -44,6 +44,35 @@ def register(create: Callable[[Any, Any], Any]) -> None:
     dist.Backend.register_backend(NAME, create, extended_api=True, devices=[_DEVICE])
     _complete_configurations()
     _split_by_new_groups()
+    _monitor_barriers()
+
+
+def _is_ours(group: Any) -> bool:
+    from torch.distributed import distributed_c10d as c10d
+
+    return c10d.get_backend(group) == NAME or NAME in c10d.get_backend_config(group)
+
+
+def _monitor_barriers() -> None:
+    """``monitored_barrier`` of a group of this backend: gloo's, which PyTorch takes of groups of gloo alone."""
+    from torch.distributed import distributed_c10d as c10d
+
+    original = c10d.monitored_barrier
+
+    @functools.wraps(original)
+    def monitored_barrier(group: Any = None, timeout: Any = None, wait_all_ranks: bool = False) -> None:
+        group = group or c10d._get_default_group()
+        if c10d._rank_not_in_group(group) or not _is_ours(group):
+            original(group, timeout, wait_all_ranks)
+            return
+        if timeout is None:
+            timeout = backend_of(group).options._timeout
+        c10d._check_valid_timeout(timeout)
+        milliseconds = int(timeout / datetime.timedelta(milliseconds=1))
+        tensor = torch.zeros(1, device=_DEVICE)  # says whose kernel is called
+        torch.ops.c10d.monitored_barrier_(tensor, group.boxed(), [], milliseconds, wait_all_ranks)
+
+    c10d.monitored_barrier = dist.monitored_barrier = monitored_barrier
 
 
 def _split_by_new_groups() -> None:
@@ -62,7 +91,7 @@ def _split_by_new_groups() -> None:
         group_desc: str | None = None, backend: Any = None,
     ) -> Any:  # fmt: skip
         parent = parent_pg or c10d._get_default_group()
-        if c10d.get_backend(parent) != NAME and NAME not in c10d.get_backend_config(parent):
+        if not _is_ours(parent):
             return original(parent_pg, split_ranks, timeout, pg_options, group_desc, backend)
         if not split_ranks or any(not part for part in split_ranks):
             raise ValueError("split_ranks cannot be None or empty, and no part of it may be")

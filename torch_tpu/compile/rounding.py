@@ -4,6 +4,9 @@ A product with a bias, and what is computed from its elements alone, is a chain 
 anywhere. XLA:TPU cuts it behind the product itself, leaving the bias and an activation to the next product: half types
 go through HBM as float32, at twice the bytes. The program keeps PyTorch's rounding of such a product: nothing is fused
 across it, and the activation is computed where the next product reads it.
+
+An activation with a quotient in it (logistic, erfc) is another case: XLA:TPU computes both products around it as one
+fusion, and nothing goes through the memory between them.
 """
 
 from __future__ import annotations
@@ -26,6 +29,8 @@ _PRODUCTS: dict[Any, tuple[tuple[int, ...], int | None]] = {
     _aten.convolution.default: ((0, 1), 2),
     _aten._scaled_dot_product_fused_attention_overrideable.default: ((0, 1, 2), None),
 }
+# Activations whose lowering for TPU divides.
+_FUSED = (_aten.gelu.default, _aten.silu.default, _aten.sigmoid.default)
 _HALF = (torch.bfloat16, torch.float16)
 _MARK = "tpu_rounded"
 
@@ -58,6 +63,8 @@ def _biased(node: Node, known: dict[Node, frozenset[Node]]) -> frozenset[Node]:
             bias = _PRODUCTS[node.target][1]
             if bias is not None and node.args[bias] is not None and _dtype(node) in _HALF:
                 known[node] = frozenset([node])
+        elif node.target in _FUSED:
+            return known[node]
         elif isinstance(node.target, torch._ops.OpOverload) and torch.Tag.pointwise in node.target.tags:
             found = [_biased(s, known) for a in node.all_input_nodes if (s := _unviewed(a)) is not None]
             if found and all(found):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-from torch_tpu.binding import ddp, dtensor, process_groups
+from torch_tpu.binding import ddp, dtensor, fsdp, process_groups
 from torch_tpu.distributed import board, kernels
 from torch_tpu.runtime import cluster, launch
 
@@ -22,6 +22,7 @@ def create(options: Any, backend_options: Any) -> Any:
         process_groups.register_kernels(kernels.KERNELS)
         ddp.install()
         dtensor.install()
+        fsdp.install()
         _registered = True
     if not options.global_ranks_in_group:
         _join(options)

@@ -77,6 +77,11 @@ class Board:
         with self._lock:
             return self.store.compare_set(self._keys + key, before, text).decode()
 
+    def count(self, key: str, more: int = 0) -> int:
+        """What a counter says, after ``more`` is added to it."""
+        with self._lock:
+            return self.store.add(self._keys + key, more)
+
 
 _board: Board | None = None
 _boards = 0  # default groups that this process has made

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import functools
 import os
+import time
 import weakref
 from typing import Any
 
 import jax
 import numpy as np
+import torch.distributed as dist
 
 from torch_tpu.binding import process_groups
-from torch_tpu.distributed import turns
+from torch_tpu.distributed import board, turns
 from torch_tpu.distributed.operation import Running, in_order
 from torch_tpu.distributed.turns import Turn
 from torch_tpu.lowering.collectives import AXIS
 from torch_tpu.runtime import cluster, platform
+
+_NAP_SECONDS = 0.05
+_met: set[tuple[int, ...]] = set()  # ranks whose devices XLA:CPU has joined
 
 
 class Group:
@@ -65,11 +70,38 @@ class Group:
             self._agreed.add(key)
         return turn
 
+    def meet(self) -> None:
+        """Wait until every member is about to run its first program over these devices, as long as the group's timeout
+        lets it: XLA:CPU joins them there, and gives a rank that is late 30 seconds.
+
+        Raises:
+          DistBackendError: a rank failed, or did not come.
+        """
+        ranks = tuple(self.ranks)
+        if self.size == 1 or ranks in _met:
+            return
+        key, until, nap = f"here/{ranks}", time.monotonic() + self.timeout, 0.0005
+        here = board.current().count(key, 1)
+        while here < self.size:
+            if board.current().failure() is not None or time.monotonic() > until:
+                raise dist.DistBackendError(f"tpu_dist: {self.size - here} of ranks {self.ranks} did not come")
+            time.sleep(nap)
+            nap = min(nap * 1.5, _NAP_SECONDS)
+            here = board.current().count(key)
+        _met.add(ranks)
+
     def confirm_later(self, turn: Turn) -> Running:
         """Compare it while the device works. What is wrong is raised by the next operation, or who takes the result."""
         running = in_order(turn.confirm)
         self._asked.append(running)
         return running
+
+    def settle(self) -> None:
+        """Wait until all operations so far have been compared: before the ranks wait for their devices. One comparison
+        is one request to the store, which waits for no other rank."""
+        for running in tuple(self._asked):
+            running.ended.wait(self.timeout)
+        self.raise_if_disagreed()
 
     def raise_if_disagreed(self) -> None:
         while self._asked and self._asked[0].ended.is_set():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -47,7 +48,7 @@ def _begin(
       ins: this rank's operands, alike in number and type on every rank.
       outs: where the results go.
       timeout: milliseconds; -1 for the group's own.
-      keep: whether this rank takes the results (of a reduce, one does).
+      keep: whether this rank takes the results (of a reduce, one does). The operation's value is ``outs`` on all.
     """
     outs = list(outs)
     dtype = ins[0].dtype
@@ -63,7 +64,7 @@ def _begin(
     if not any(t.numel() for t in ins):
         return None
     if g.mesh is not None and _xla_takes(dtype):
-        return _by_program(g, call, turn, ins, outs if keep else [], root, seconds)
+        return _by_program(g, call, turn, ins, outs, root, seconds, keep=keep)
     turn.confirm()
     targets = outs if keep else [torch.empty_like(t, device="cpu") for t in outs]
     done, finish = host.run(g, kind, reduction, ins, targets, root)
@@ -72,22 +73,23 @@ def _begin(
 
 def _by_program(
     g: Group, call: collectives.Call, turn: Turn, ins: Sequence[torch.Tensor], outs: Tensors, root: int | None,
-    timeout: float | None,
+    timeout: float | None, *, keep: bool,
 ) -> Operation:  # fmt: skip
     what, number = turn.what, turn.number
+    taken = outs if keep else []
     run = collectives.prepare(g, call, [values.array_of(t) for t in ins], root)
     if platform.name() == "cpu":
-        running = in_order(lambda: _ready(turn, run))
+        running = in_order(lambda: _ready(g, turn, run))
 
         def finish() -> None:
-            for t, a in zip(outs, running.result()):
+            for t, a in zip(taken, running.result()):
                 values.write(t, a)
 
         ended = running.ended
         return Operation(g, number, what, outs, ended.is_set, finish, timeout, ended.wait)
     compared = g.confirm_later(turn)
     arrays = run()
-    for t, a in zip(outs, arrays):
+    for t, a in zip(taken, arrays):
         values.write(t, a)
 
     def done() -> bool:
@@ -100,8 +102,9 @@ def _by_program(
     return Operation(g, number, what, outs, done, take, timeout)
 
 
-def _ready(turn: Turn, run: Callable[[], list[Any]]) -> list[Any]:
+def _ready(g: Group, turn: Turn, run: Callable[[], list[Any]]) -> list[Any]:
     turn.confirm()
+    g.meet()
     arrays = run()
     transfer.wait(arrays)
     return arrays
@@ -335,7 +338,12 @@ def _gather(outs: list[Tensors], ins: Tensors, pg: Any, root: int, async_op: boo
         results = outs[0]
     else:
         results = [torch.empty_like(ins[0]) for _ in range(g.size)]  # memory that is never written is never made
-    return _start(g, "all_gather", ins, results, wait=not async_op, timeout=timeout, keep=g.rank == root)
+    operation = _begin(g, "all_gather", ins, results, timeout=timeout, keep=g.rank == root)
+    value = results if g.rank == root else []
+    if operation is None:
+        return process_groups.finished(value)
+    operation.value = value
+    return _work(operation, not async_op)
 
 
 def _scatter(outs: Tensors, ins: list[Tensors], pg: Any, root: int, async_op: bool = True, timeout: int = -1) -> Any:
@@ -400,6 +408,7 @@ def _recv_any_source(tensors: Tensors, pg: Any, tag: int) -> Any:
 def _barrier(tensor: torch.Tensor, pg: Any, device_ids: list[int], async_op: bool = True, timeout: int = -1) -> Any:
     """All ranks are here, and each one's device has done what it was given."""
     g = group.of(pg)
+    g.settle()
     turn = g.begin("barrier", "barrier")
     turn.confirm()
     torch.tpu.synchronize()  # type: ignore[attr-defined]
@@ -411,10 +420,9 @@ def _barrier(tensor: torch.Tensor, pg: Any, device_ids: list[int], async_op: boo
 def _monitored_barrier(
     tensor: torch.Tensor, pg: Any, device_ids: list[int], timeout: int, wait_all_ranks: bool
 ) -> None:
-    import datetime
-
-    torch.tpu.synchronize()  # type: ignore[attr-defined]
     g = group.of(pg)
+    g.settle()
+    torch.tpu.synchronize()  # type: ignore[attr-defined]
     g.host.monitored_barrier(datetime.timedelta(milliseconds=timeout), wait_all_ranks)
 
 

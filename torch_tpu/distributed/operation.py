@@ -218,7 +218,7 @@ class Operation:
                 time.sleep(0.05)
                 cause = board.current().failure() or ""
             if not cause and "imed out" in text:
-                return self._chained(self._late(self.timeout), error)
+                return self._chained(self._late(min(self.timeout, round(time.monotonic() - self._since))), error)
             missing = self._missing()
             if not cause and missing:
                 cause = f"no answer from {missing}, which may have been killed"

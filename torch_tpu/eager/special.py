@@ -13,7 +13,7 @@ import torch
 
 from torch_tpu.binding import tensor as binding_tensor
 from torch_tpu.eager import copies, fallback, metadata, modes, sdpa
-from torch_tpu.lowering import dtypes, search
+from torch_tpu.lowering import batch_norm, dtypes, search
 from torch_tpu.runtime import buffers, platform, programs, transfer
 
 KERNELS: dict[str, Callable[..., Any]] = {}
@@ -177,6 +177,47 @@ def batch_norm_update_stats(
     if running_var is not None:
         running_var.lerp_((var * (count / max(count - 1, 1))).to(running_var.dtype), momentum)
     return mean, var
+
+
+@special("batch_norm_gather_stats_with_counts")
+def batch_norm_gather_stats_with_counts(
+    input: torch.Tensor, mean: torch.Tensor, invstd: torch.Tensor, running_mean: torch.Tensor | None,
+    running_var: torch.Tensor | None, momentum: float, eps: float, counts: torch.Tensor,
+) -> Any:  # fmt: skip
+    """SyncBatchNorm's: updates the running statistics, which its schema does not say.
+
+    Args:
+      mean, invstd: (processes, channels).
+      counts: (processes,), elements of a channel.
+    """
+    kernel = derived("aten::batch_norm_gather_stats_with_counts")
+    joint = kernel(input, mean, invstd, running_mean, running_var, momentum, eps, counts)
+    if running_mean is not None and running_var is not None:
+        running = (running_mean, running_var)
+        numbers = torch.tensor([momentum, eps], dtype=torch.float64, device=input.device)
+        arrays = [_array(t) for t in (mean, invstd, *running, counts, numbers)]
+        device = input.get_device()
+
+        def update(mean: Any, invstd: Any, running_mean: Any, running_var: Any, counts: Any, numbers: Any) -> Any:
+            momentum, eps = numbers
+            return batch_norm.gathered_running_stats(mean, invstd, running_mean, running_var, momentum, eps, counts)
+
+        new = _program("aten::batch_norm_gather_stats (running)", (), update, *arrays, device=device)
+        for t, array in zip(running, new):
+            t.copy_(_front(array, t.numel(), t.dtype, device))
+    return joint
+
+
+@special("batch_norm_gather_stats")
+def batch_norm_gather_stats(
+    input: torch.Tensor, mean: torch.Tensor, invstd: torch.Tensor, running_mean: Any, running_var: Any, momentum: float,
+    eps: float, count: int,
+) -> Any:  # fmt: skip
+    """The same where every process has as many elements."""
+    counts = torch.full((mean.shape[0],), count, dtype=mean.dtype, device=mean.device)
+    return batch_norm_gather_stats_with_counts(
+        input, mean, invstd, running_mean, running_var, momentum, eps, counts
+    )  # fmt: skip
 
 
 # Determinants --------------------------------------------------------------------------------------------------

@@ -234,8 +234,23 @@ def _check_approximation(op: str, approximate: str) -> None:
 def gelu(self: Any, approximate: str = "none") -> Any:
     _check_approximation("gelu", approximate)
     if approximate == "tanh":
-        return 0.5 * self * (1 + jnp.tanh(_gelu_tanh_argument(self)[0]))
-    return self * 0.5 * (1 + lax.erf(self * math.sqrt(0.5)))
+        argument = _gelu_tanh_argument(self)[0]
+        return self * lax.platform_dependent(
+            argument, tpu=lambda u: lax.logistic(2 * u), default=lambda u: 0.5 * (1 + jnp.tanh(u))
+        )
+    return self * _normal_cdf(self)
+
+
+def _normal_cdf(x: Any) -> Any:
+    """Probability that a standard normal variable is below ``x``.
+
+    XLA:TPU computes a product, an activation and the product that reads it as one fusion, without the memory between,
+    if the activation has a quotient in it (logistic, erfc), and not otherwise (tanh, erf). On CPU erfc takes 2.4 times
+    as long as erf.
+    """
+    return 0.5 * lax.platform_dependent(
+        x * math.sqrt(0.5), tpu=lambda u: lax.erfc(-u), default=lambda u: 1 + lax.erf(u)
+    )
 
 
 @register("aten::gelu_backward", promote=Promotion.DEFAULT)
@@ -246,7 +261,7 @@ def gelu_backward(grad_output: Any, self: Any, approximate: str = "none") -> Any
         argument, slope = _gelu_tanh_argument(self)
         gate = lax.logistic(2 * argument)
         return grad_output * (gate + 2 * self * gate * lax.logistic(-2 * argument) * slope)
-    cumulative = 0.5 * (1 + lax.erf(self * math.sqrt(0.5)))
+    cumulative = _normal_cdf(self)
     density = jnp.exp(-0.5 * self * self) * (1 / math.sqrt(2 * math.pi))
     return grad_output * (cumulative + self * density)
 

@@ -194,7 +194,8 @@ def batch_norm_elemt(input: Any, weight: Any, bias: Any, mean: Any, invstd: Any,
 def batch_norm_gather_stats_with_counts(
     input: Any, mean: Any, invstd: Any, running_mean: Any, running_var: Any, momentum: Any, eps: Any, counts: Any
 ) -> Any:
-    """Mean and 1/std over all processes, from those of each. The running statistics are not results here.
+    """Mean and 1/std over all processes, from those of each. The running statistics are not results here:
+    ``gathered_running_stats``.
 
     Args:
       mean, invstd: (processes, channels).

@@ -84,6 +84,8 @@ def contract(
     if lhs.dtype.itemsize == 1 and jnp.issubdtype(lhs.dtype, jnp.floating):
         # float8 values are exact in bfloat16.
         lhs, rhs = lhs.astype(jnp.bfloat16), rhs.astype(jnp.bfloat16)
+    if lhs.dtype.itemsize == 2 and jnp.issubdtype(lhs.dtype, jnp.floating):
+        lhs, rhs = _whole(lhs, rhs)
     return lax.dot_general(
         lhs, rhs, dims, precision=precision(lhs.dtype), preferred_element_type=accumulator(lhs.dtype)
     )  # fmt: skip
@@ -122,6 +124,17 @@ def _digits(x: Any) -> list[Any]:
     return digits
 
 
+def _whole(lhs: Any, rhs: Any) -> Any:
+    """Operands of half types, which XLA:CPU must not change once it has chosen how to multiply them.
+
+    It moves a transposition through a selection into the product (``where(mask, a.T, 0) @ b``), after it has found that
+    its library takes the product as it was; the product then fails as UNIMPLEMENTED when it runs.
+    """
+    return lax.platform_dependent(
+        lhs, rhs, cpu=lambda *operands: lax.optimization_barrier(operands), default=lambda *operands: operands
+    )  # fmt: skip
+
+
 def _to_batched_matrix(
     x: Any, contracted: Sequence[int], batched: Sequence[int], *, contracting_last: bool = False
 ) -> tuple[Any, tuple[int, ...], tuple[int, ...]]:
@@ -136,8 +149,11 @@ def _to_batched_matrix(
 
 
 def product(a: Any, b: Any) -> Any:
-    """Matrix product of two matrices, or of two stacks of matrices, in the accumulator's type."""
-    batch = tuple(range(a.ndim - 2))
+    """Matrix product of two matrices, or of two stacks of matrices, in the accumulator's type.
+
+    The right operand may be one matrix for all of the left's: compiled graphs have that (``compile/products.py``).
+    """
+    batch = tuple(range(b.ndim - 2))
     return contract(a, b, (a.ndim - 1,), (b.ndim - 2,), batch, batch)
 
 

@@ -1,9 +1,11 @@
-"""Operators that JAX derives from one: its vector-Jacobian product, its batched form."""
+"""Operators that JAX derives from one: its vector-Jacobian and Jacobian-vector products, its batched form."""
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
 import jax
@@ -59,28 +61,27 @@ def batched(function: JaxFunction) -> JaxOp:
 
 
 def differentiate(op: JaxOp) -> None:
-    """Register a gradient for the operator: ``jax.vjp`` of its function, as an operator that has one in its turn."""
+    """Register a gradient for the operator: ``jax.vjp`` of its function, as an operator that has one in its turn.
+
+    PyTorch's own operators of ``torch.library`` take no part in ``torch.func`` and forward mode; calls there are those
+    of an ``autograd.Function``.
+    """
     function = op.function
-    pulled: list[JaxOp] = []
+    signature = function.signature
+    pulled = functools.cache(lambda: _differentiated(_pullback(function)))
 
     def setup_context(ctx: Any, inputs: Sequence[Any], output: Any, keyword_only_inputs: Any = None) -> None:
         values = list(_bound(op._opoverload, inputs, dict(keyword_only_inputs or {})).values())
-        tensors, ctx.template = flatten(function.signature, values)
+        tensors, ctx.template = flatten(signature, values)
         ctx.save_for_backward(*tensors)
 
     def backward(ctx: Any, *grads: Any) -> Any:
-        if not pulled:
-            pulled.append(defined(_pullback(function)))
-            differentiate(pulled[0])
-        tensors = list(ctx.saved_tensors)
-        needed = _needed(function.signature, ctx.needs_input_grad, ctx.template)
-        wanted = [i for i, t in enumerate(tensors) if needed[i] and (t.is_floating_point() or t.is_complex())]
+        needed = _needed(signature, ctx.needs_input_grad, ctx.template)
         cotangents = [g for grad in grads for g in (grad if isinstance(grad, (list, tuple)) else [grad])]
-        values = _restored(function.signature, tensors, ctx.template)
-        found = dict(zip(wanted, pulled[0]._opoverload(*values, cotangents, wanted), strict=True)) if wanted else {}
-        return _in_places(function.signature, ctx.template, found)
+        found = _gradients(pulled(), signature, ctx, needed, cotangents)
+        return _in_places(signature, ctx.template, found)
 
-    if any(p.keyword for p in function.signature.parameters):
+    if any(p.keyword for p in signature.parameters):
         op.register_autograd(
             backward,
             setup_context=lambda ctx, inputs, keyword_only_inputs, output: setup_context(
@@ -89,6 +90,124 @@ def differentiate(op: JaxOp) -> None:
         )
     else:
         op.register_autograd(backward, setup_context=setup_context)
+    op.transformed = _transformed(op, pulled)
+
+
+def _differentiated(function: JaxFunction) -> JaxOp:
+    op = defined(function)
+    differentiate(op)
+    return op
+
+
+def _gradients(
+    pulled: JaxOp, signature: Signature, ctx: Any, needed: Sequence[bool], cotangents: Sequence[Any]
+) -> dict[int, torch.Tensor]:  # fmt: skip
+    """Array -> its gradient, for those that are asked for and can have one."""
+    tensors = list(ctx.saved_tensors)
+    wanted = [i for i, t in enumerate(tensors) if needed[i] and _continuous(t)]
+    values = _restored(signature, tensors, ctx.template)
+    # For a number among the results there is none.
+    given = [c for c in cotangents if isinstance(c, torch.Tensor)]
+    return dict(zip(wanted, pulled(*values, given, wanted), strict=True)) if wanted else {}
+
+
+def _continuous(t: Any) -> bool:
+    return isinstance(t, torch.Tensor) and (t.is_floating_point() or t.is_complex())
+
+
+def _transformed(op: JaxOp, pulled: Callable[[], JaxOp]) -> Callable[..., Any]:
+    """The operator under ``torch.func`` and in forward mode, as a function of its arguments."""
+    function = op.function
+    signature = function.signature
+    pushed = functools.cache(lambda: _differentiated(_pushforward(function)))
+
+    class Transformed(torch.autograd.Function):
+        @staticmethod
+        def forward(template: Any, *tensors: Any) -> Any:
+            return _as_tuple(op.call(_restored(signature, tensors, template)))
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+            ctx.template, *tensors = inputs
+            ctx.save_for_backward(*tensors)
+            ctx.save_for_forward(*tensors)
+            ctx.continuous = [_continuous(o) for o in output]
+            ctx.mark_non_differentiable(*(o for o in output if isinstance(o, torch.Tensor) and not _continuous(o)))
+
+        @staticmethod
+        def backward(ctx: Any, *grads: Any) -> Any:
+            found = _gradients(pulled(), signature, ctx, ctx.needs_input_grad[1:], grads)
+            return None, *(found.get(i) for i in range(len(ctx.saved_tensors)))
+
+        @staticmethod
+        def jvp(ctx: Any, _: Any, *tangents: Any) -> Any:
+            tensors = list(ctx.saved_tensors)
+            wanted = [i for i, t in enumerate(tangents) if t is not None and _continuous(tensors[i])]
+            values = _restored(signature, tensors, ctx.template)
+            made = iter(pushed()(*values, [tangents[i] for i in wanted], wanted))
+            return tuple(next(made) if has else None for has in ctx.continuous)
+
+        @staticmethod
+        def vmap(info: Any, in_dims: Any, template: Any, *tensors: Any) -> Any:
+            dims = [-1 if d is None else d for d in in_dims[1:]]
+            made = _as_tuple(op.batched()(*_restored(signature, tensors, template), dims))
+            return made, tuple(0 if isinstance(m, torch.Tensor) else None for m in made)
+
+    defaults = _bound(op._opoverload, (), {})  # Dynamo, which traces the call, cannot read a schema
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        values = {**defaults, **dict(zip(defaults, args)), **kwargs}  # noqa: B905: the others are defaults
+        tensors, template = flatten(signature, list(values.values()))
+        made = Transformed.apply(template, *tensors)
+        form = signature.result.form
+        return None if form == "none" else made[0] if form == "one" else list(made) if form == "list" else made
+
+    return call
+
+
+def _as_tuple(made: Any) -> tuple[Any, ...]:
+    return () if made is None else tuple(made) if isinstance(made, (list, tuple)) else (made,)
+
+
+def _pushforward(function: JaxFunction) -> JaxFunction:
+    more = [_more(function, "tangents", "Tensor[]", "arrays"), _more(function, "wanted", "int[]", "static")]
+
+    def call(*values: Any) -> list[Any]:
+        *own, tangents, wanted = values
+        of_wanted, chosen = _of_wanted(function, own, wanted)
+        given = [jnp.asarray(t).astype(a.dtype) for t, a in zip(tangents, chosen, strict=True)]
+        with _explaining(function):
+            made = jax.jvp(of_wanted, tuple(chosen), tuple(given))[1]
+        return [t for t in made if t.dtype != jax.dtypes.float0]
+
+    return _extended(function, "jvp", more, Result("Tensor[]", "list"), call)
+
+
+def _of_wanted(
+    function: JaxFunction, own: Sequence[Any], wanted: Sequence[int]
+) -> tuple[Callable[..., list[Any]], list[Any]]:  # fmt: skip
+    """(the function's arrays as a function of some of its operands, those operands)."""
+    arrays, template = flatten(function.signature, own)
+
+    def of_wanted(*chosen: Any) -> list[Any]:
+        full = list(arrays)
+        for i, a in zip(wanted, chosen, strict=True):
+            full[i] = a
+        made = function._parts(function.call(full, template))
+        return [jnp.asarray(v) for v, is_array in made if is_array]
+
+    return of_wanted, [arrays[i] for i in wanted]
+
+
+@contextlib.contextmanager
+def _explaining(function: JaxFunction) -> Iterator[None]:
+    try:
+        yield
+    except Exception as e:
+        raise NotImplementedError(
+            f"{function.name}: JAX cannot differentiate the function ({type(e).__name__}: {e}); give it a "
+            "jax.custom_vjp, or register a gradient with register_autograd in place of differentiable=True"
+        ) from e
 
 
 def _pullback(function: JaxFunction) -> JaxFunction:
@@ -96,24 +215,11 @@ def _pullback(function: JaxFunction) -> JaxFunction:
 
     def call(*values: Any) -> list[Any]:
         *own, cotangents, wanted = values
-        arrays, template = flatten(function.signature, own)
-
-        def of_wanted(*chosen: Any) -> list[Any]:
-            full = list(arrays)
-            for i, a in zip(wanted, chosen, strict=True):
-                full[i] = a
-            made = function._parts(function.call(full, template))
-            return [jnp.asarray(v) for v, is_array in made if is_array]
-
-        try:
-            results, pull = jax.vjp(of_wanted, *(arrays[i] for i in wanted))
+        of_wanted, chosen = _of_wanted(function, own, wanted)
+        with _explaining(function):
+            results, pull = jax.vjp(of_wanted, *chosen)
             given = [_cotangent(c, r) for c, r in zip(cotangents, results, strict=True)]
             return list(pull(given))
-        except Exception as e:
-            raise NotImplementedError(
-                f"{function.name}: JAX cannot differentiate the function ({type(e).__name__}: {e}); give it a "
-                "jax.custom_vjp, or register a gradient with register_autograd in place of differentiable=True"
-            ) from e
 
     return _extended(function, "vjp", more, Result("Tensor[]", "list"), call)
 

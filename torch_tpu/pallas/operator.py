@@ -10,6 +10,7 @@ import sympy
 import torch
 from jax import export as jax_export
 from torch._library.custom_ops import CustomOpDef
+from torch.autograd import forward_ad
 
 from torch_tpu.binding import custom_operators
 from torch_tpu.compile import dimensions
@@ -44,6 +45,7 @@ class JaxOp(CustomOpDef):
         self.register_fake(self._fake)
         self.register_vmap(self._vmap)
         self._batched: JaxOp | None = None
+        self.transformed: Callable[..., Any] | None = None  # how it is called under torch.func and in forward mode
         # Attributes: Dynamo traces what a call does.
         self._plain = all(p.given is None for p in function.signature.parameters)
         self._replaced = False
@@ -56,6 +58,8 @@ class JaxOp(CustomOpDef):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._plain:
+            if self.transformed is not None and _transforming():
+                return self.transformed(*args, **kwargs)
             return self._opoverload(*args, **kwargs)
         if self._replaced:
             raise RuntimeError(
@@ -63,7 +67,24 @@ class JaxOp(CustomOpDef):
                 f"torch.ops.{self._namespace}.{self._name}"
             )
         given, named = _converted(self.function.signature, args, kwargs)
+        if self.transformed is not None and _transforming():
+            return self.transformed(*given, **named)
         return self._opoverload(*given, **named)
+
+    def call(self, values: Sequence[Any]) -> Any:
+        """Its results for all arguments in the schema's order, as the schema has them."""
+        given = list(zip(self.function.signature.parameters, values, strict=True))
+        return self._opoverload(*(v for p, v in given if not p.keyword), **{p.name: v for p, v in given if p.keyword})
+
+    def batched(self) -> JaxOp:
+        """The operator under ``vmap``: with a last argument that has the dimension of each array."""
+        from torch_tpu.pallas import derived  # it makes operators
+
+        if self._batched is None:
+            self._batched = derived.batched(self.function)
+            if self.transformed is not None:
+                derived.differentiate(self._batched)
+        return self._batched
 
     def __repr__(self) -> str:
         return f"<JaxOp({self._qualname})>"
@@ -105,13 +126,9 @@ class JaxOp(CustomOpDef):
     # vmap ----------------------------------------------------------------------------------------------------------
 
     def _vmap(self, info: Any, in_dims: Sequence[Any], *args: Any, **kwargs: Any) -> tuple[Any, Any]:
-        from torch_tpu.pallas import derived  # it makes operators
-
-        if self._batched is None:
-            self._batched = derived.batched(self.function)
         values = _bound(self._opoverload, args, kwargs)
         dims = [-1 if d is None else d for d in _flat_dims(self.function.signature, in_dims, list(values.values()))]
-        result = self._batched._opoverload(*values.values(), dims)
+        result = self.batched()._opoverload(*values.values(), dims)
         form = self.function.signature.result.form
         if form == "list":
             return result, [0] * len(result)
@@ -243,6 +260,10 @@ def custom_jax_kernel(fn: Callable[..., Any] | None = None, /, *, name: str | No
     if isinstance(fn, str):  # custom_jax_kernel("ns::name")
         return jax_op(fn, **options)
     return make if fn is None else make(fn)
+
+
+def _transforming() -> bool:
+    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
 
 
 def _lowering(function: JaxFunction) -> Lowering:
