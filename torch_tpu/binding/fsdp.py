@@ -1,4 +1,4 @@
-"""What FullyShardedDataParallel (FSDP1) asks of a device beyond its tensors: ``device_id`` names its parameters' device.
+"""What FullyShardedDataParallel (FSDP1) asks of a device beyond its tensors: that ``device_id`` names it.
 
 Scripts for GPUs pass their local rank, which in a launched process is another name of index 0. Offloading to the host
 is refused: FSDP1 puts host data under a parameter between forward and backward, which is another C++ object here.
