@@ -3,7 +3,9 @@ definition gives from every rank's values, and against gloo on CPU tensors where
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import itertools
 import os
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -77,73 +79,91 @@ def empties(like, n):
     return [torch.zeros_like(like) for _ in range(n)]
 
 
-def cases(dtype, group, ranks) -> Iterator[Case]:
-    """All collectives of a group whose members are ``ranks``; this rank is one."""
-    n, me = len(ranks), ranks.index(RANK)
-    x = [values(dtype, 2, 3, rank=r) for r in ranks]
-    parts = [[values(dtype, 3, rank=r, seed=k + 1) for k in range(n)] for r in ranks]  # parts[a][b] is from a for b
-    big = [values(dtype, 2 * n, 3, rank=r, seed=7) for r in ranks]
-    with_group = functools.partial(functools.partial, group=group)
-    yield from _reductions(dtype, with_group, n, me, x, parts, big)
-    for root in range(n):
-        src = ranks[root]
-        yield Case(f"broadcast {root}", with_group(dist.broadcast, src=src), [x[me]], [0], [x[root]])
+@dataclasses.dataclass
+class Place:
+    """A group, and what its members give: ``x`` by rank, ``parts[a][b]`` from a for b, ``big`` for all."""
+
+    dtype: torch.dtype
+    group: Any
+    ranks: list[int]
+
+    def __post_init__(self):
+        self.n, self.me = len(self.ranks), self.ranks.index(RANK)
+        draw = functools.partial(values, self.dtype)
+        self.x = [draw(2, 3, rank=r) for r in self.ranks]
+        self.parts = [[draw(3, rank=r, seed=k + 1) for k in range(self.n)] for r in self.ranks]
+        self.big = [draw(2 * self.n, 3, rank=r, seed=7) for r in self.ranks]
+
+    def call(self, function, **kwargs):
+        return functools.partial(function, group=self.group, **kwargs)
+
+
+def _rooted(p: Place) -> Iterator[Case]:
+    x, n, me = p.x, p.n, p.me
+    for root, src in enumerate(p.ranks):
+        yield Case(f"broadcast {root}", p.call(dist.broadcast, src=src), [x[me]], [0], [x[root]])
         outs = empties(x[me], n) if root == me else None
         wanted = x if root == me else None
-        yield Case(f"gather {root}", with_group(dist.gather, dst=src), [x[me], outs], [1], [wanted])
-        given = parts[root] if root == me else None
-        yield Case(f"scatter {root}", with_group(dist.scatter, src=src), [empties(parts[0][0], 1)[0], given], [0],
-                   [parts[root][me]])  # fmt: skip
-    yield Case("all_gather", with_group(dist.all_gather), [empties(x[me], n), x[me]], [0], [x])
-    into = with_group(dist.all_gather_into_tensor)
+        yield Case(f"gather {root}", p.call(dist.gather, dst=src), [x[me], outs], [1], [wanted])
+        given = p.parts[root] if root == me else None
+        yield Case(f"scatter {root}", p.call(dist.scatter, src=src), [empties(p.parts[0][0], 1)[0], given], [0],
+                   [p.parts[root][me]])  # fmt: skip
+
+
+def _gathers(p: Place) -> Iterator[Case]:
+    x, n, me = p.x, p.n, p.me
+    yield Case("all_gather", p.call(dist.all_gather), [empties(x[me], n), x[me]], [0], [x])
+    into = p.call(dist.all_gather_into_tensor)
     yield Case("all_gather_into_tensor", into, [x[0].new_zeros(2 * n, 3), x[me]], [0], [torch.cat(x)])
     yield Case("all_gather_into_tensor stacked", into, [x[0].new_zeros(n, 2, 3), x[me]], [0], [torch.stack(x)])
-    ragged = [values(dtype, a + 1, 2, rank=r) for a, r in enumerate(ranks)]
+    ragged = [values(p.dtype, a + 1, 2, rank=r) for a, r in enumerate(p.ranks)]
     outs = [torch.zeros_like(t) for t in ragged]
-    yield Case("all_gather uneven", with_group(dist.all_gather), [outs, ragged[me]], [0], [ragged])
+    yield Case("all_gather uneven", p.call(dist.all_gather), [outs, ragged[me]], [0], [ragged])
     both = [[t, t[:1].contiguous()] for t in x]
     lists = [empties(both[me][i], n) for i in range(2)]
     wanted = [[b[i] for b in both] for i in range(2)]
-    yield Case("all_gather_coalesced", with_group(dist.all_gather_coalesced), [lists, both[me]], [0], [wanted])
-    single = with_group(dist.all_to_all_single)
-    wanted = torch.cat([big[a].chunk(n)[me] for a in range(n)])
-    yield Case("all_to_all_single", single, [torch.zeros_like(big[me]), big[me]], [0], [wanted])
-    yield from _uneven_exchanges(dtype, with_group, n, me, ranks)
+    yield Case("all_gather_coalesced", p.call(dist.all_gather_coalesced), [lists, both[me]], [0], [wanted])
 
 
-def _reductions(dtype, with_group, n, me, x, parts, big) -> Iterator[Case]:
-    for name, op in reductions_of(dtype).items():
+def _reductions(p: Place) -> Iterator[Case]:
+    n, me, x = p.n, p.me, p.x
+    for name, op in reductions_of(p.dtype).items():
         total = reduced(x, name)
-        yield Case(f"all_reduce {name}", with_group(dist.all_reduce, op=op), [x[me]], [0], [total])
-        yield Case(f"reduce {name}", with_group(dist.reduce, group_dst=n - 1, op=op), [x[me]], [0],
+        yield Case(f"all_reduce {name}", p.call(dist.all_reduce, op=op), [x[me]], [0], [total])
+        yield Case(f"reduce {name}", p.call(dist.reduce, group_dst=n - 1, op=op), [x[me]], [0],
                    [total if me == n - 1 else x[me]])  # fmt: skip
-        wanted = reduced([p[me] for p in parts], name)
-        scatter = with_group(dist.reduce_scatter, op=op)
-        yield Case(f"reduce_scatter {name}", scatter, [torch.zeros_like(wanted), parts[me]], [0], [wanted])
-        wanted = reduced(big, name).chunk(n)[me].contiguous()
-        into = with_group(dist.reduce_scatter_tensor, op=op)
-        yield Case(f"reduce_scatter_tensor {name}", into, [torch.zeros_like(wanted), big[me]], [0], [wanted])
-        stacked = big[me].reshape(n, 2, 3)
+        wanted = reduced([given[me] for given in p.parts], name)
+        scatter = p.call(dist.reduce_scatter, op=op)
+        yield Case(f"reduce_scatter {name}", scatter, [torch.zeros_like(wanted), p.parts[me]], [0], [wanted])
+        wanted = reduced(p.big, name).chunk(n)[me].contiguous()
+        into = p.call(dist.reduce_scatter_tensor, op=op)
+        yield Case(f"reduce_scatter_tensor {name}", into, [torch.zeros_like(wanted), p.big[me]], [0], [wanted])
+        stacked = p.big[me].reshape(n, 2, 3)
         yield Case(f"reduce_scatter_tensor stacked {name}", into, [torch.zeros_like(wanted), stacked], [0], [wanted])
-        ragged = [values(dtype, b + 1, rank=b) for b in range(n)]  # part b, the same of every rank
+        ragged = [values(p.dtype, b + 1, rank=b) for b in range(n)]  # part b, the same of every rank
         wanted = reduced([ragged[me]] * n, name)
         yield Case(f"reduce_scatter uneven {name}", scatter, [torch.zeros_like(wanted), ragged], [0], [wanted])
         pair = [[t, t[0].contiguous()] for t in x]
-        coalesced = with_group(dist.all_reduce_coalesced, op=op)
-        wanted = [reduced([p[i] for p in pair], name) for i in range(2)]
+        coalesced = p.call(dist.all_reduce_coalesced, op=op)
+        wanted = [reduced([given[i] for given in pair], name) for i in range(2)]
         yield Case(f"all_reduce_coalesced {name}", coalesced, [pair[me]], [0], [wanted])
 
 
-def _uneven_exchanges(dtype, with_group, n, me, ranks) -> Iterator[Case]:
-    """Parts of other sizes for every pair, some of them empty."""
+def _exchanges(p: Place) -> Iterator[Case]:
+    """All to all in equal parts, and in parts of other sizes for every pair, some of them empty."""
+    n, me = p.n, p.me
+    wanted = torch.cat([p.big[a].chunk(n)[me] for a in range(n)])
+    single = p.call(dist.all_to_all_single)
+    yield Case("all_to_all_single", single, [torch.zeros_like(p.big[me]), p.big[me]], [0], [wanted])
     size = [[(a + 2 * b) % 3 for b in range(n)] for a in range(n)]
-    gives = [[values(dtype, size[a][b], 2, rank=ranks[a], seed=20 + b) for b in range(n)] for a in range(n)]
+    gives = [[values(p.dtype, size[a][b], 2, rank=p.ranks[a], seed=20 + b) for b in range(n)] for a in range(n)]
     takes = [gives[a][me] for a in range(n)]
     outs = [torch.zeros_like(t) for t in takes]
-    yield Case("all_to_all uneven", with_group(dist.all_to_all), [outs, gives[me]], [0], [takes])
-    single = with_group(dist.all_to_all_single, output_split_sizes=[len(t) for t in takes], input_split_sizes=size[me])
+    yield Case("all_to_all uneven", p.call(dist.all_to_all), [outs, gives[me]], [0], [takes])
+    sizes = {"output_split_sizes": [len(t) for t in takes], "input_split_sizes": size[me]}
     whole = torch.cat(takes)
-    yield Case("all_to_all_single uneven", single, [torch.zeros_like(whole), torch.cat(gives[me])], [0], [whole])
+    yield Case("all_to_all_single uneven", p.call(dist.all_to_all_single, **sizes),
+               [torch.zeros_like(whole), torch.cat(gives[me])], [0], [whole])  # fmt: skip
 
 
 GLOO_HAS_NONE = ("avg", "uneven", "coalesced", "stacked")
@@ -181,55 +201,80 @@ def _groups():
     return [m for m in made if RANK in m[2]]
 
 
-def collectives():
+KINDS = (torch.float32, torch.bfloat16, torch.int64, torch.bool)  # in groups other than the world: one of each kind
+
+
+@functools.cache
+def _all_groups():
+    return _groups()
+
+
+def _run(family: Callable[[Place], Iterator[Case]], dtypes=DTYPES) -> None:
     count = 0
-    for where, group, ranks in _groups():
-        # All types in the world; in the other groups a type of each kind.
-        kinds = DTYPES if where == "world" else (torch.float32, torch.bfloat16, torch.int64, torch.bool)
-        for dtype in kinds:
-            for case in cases(dtype, group, ranks):
-                for async_op in (False, True):
-                    what = f"{where} {case.name} {dtype} async={async_op}"
-                    try:
-                        got = case.run("tpu", async_op)
-                    except Exception as e:
-                        raise AssertionError(f"{what}: {e}") from e
-                    compare(got, case.wanted, what)
-                    _gloo(case, dtype, async_op)
-                    count += 1
-    print("cases:", count, flush=True)
+    for where, group, ranks in _all_groups():
+        for dtype in dtypes if where == "world" else [d for d in KINDS if d in dtypes]:
+            for case, async_op in itertools.product(family(Place(dtype, group, ranks)), (False, True)):
+                what = f"{where} {case.name} {dtype} async={async_op}"
+                try:
+                    got = case.run("tpu", async_op)
+                except Exception as e:
+                    raise AssertionError(f"{what}: {e}") from e
+                compare(got, case.wanted, what)
+                _gloo(case, dtype, async_op)
+                count += 1
+    assert count
+    print(family.__name__, "cases:", count, flush=True)
+
+
+def rooted():
+    _run(_rooted)
+
+
+def gathers():
+    _run(_gathers)
+
+
+def exchanges():
+    _run(_exchanges)
+
+
+def reductions_of_floats():
+    _run(_reductions, FLOATS)
+
+
+def reductions_of_integers():
+    _run(_reductions, INTEGERS)
+
+
+def reductions_of_others():
+    _run(_reductions, (torch.bool, *COMPLEX))
+
+
+def _together(kind: str, call, outs, given, wanted) -> None:
+    """``call(out, given)`` of every pair, as one operation; what is in ``outs`` then."""
+    for async_op in (False, True):
+        results = [(g if o is None else o).clone().to("tpu") for o, g in zip(outs, given)]
+        with dist._coalescing_manager(async_ops=async_op) as work:
+            for r, o, g in zip(results, outs, given):
+                call(r) if o is None else call(r, g.to("tpu"))
+        if async_op:
+            work.wait()
+        compare(results, wanted, f"coalesced {kind} {given[0].dtype}")
 
 
 def coalesced():
     """Several collectives of one kind as one, by the context manager; the sizes differ."""
+    sizes = (2, 5)
     for dtype in (torch.float32, torch.bfloat16, torch.int64):
-        xs = [[values(dtype, n, rank=r, seed=n) for n in (2, 5)] for r in range(SIZE)]
-        for async_op in (False, True):
-            tpu = [t.to("tpu") for t in xs[RANK]]
-            with dist._coalescing_manager(async_ops=async_op) as work:
-                for t in tpu:
-                    dist.all_reduce(t)
-            if async_op:
-                work.wait()
-            compare(tpu, [reduced([x[i] for x in xs], "sum") for i in range(2)], f"coalesced all_reduce {dtype}")
-            outs = [torch.zeros(n * SIZE, dtype=dtype, device="tpu") for n in (2, 5)]
-            given = [t.to("tpu") for t in xs[RANK]]
-            with dist._coalescing_manager(async_ops=async_op) as work:
-                for o, t in zip(outs, given):
-                    dist.all_gather_into_tensor(o, t)
-            if async_op:
-                work.wait()
-            compare(outs, [torch.cat([x[i] for x in xs]) for i in range(2)], f"coalesced all_gather {dtype}")
-            big = [[values(dtype, n * SIZE, rank=r, seed=n) for n in (2, 5)] for r in range(SIZE)]
-            outs = [torch.zeros(n, dtype=dtype, device="tpu") for n in (2, 5)]
-            given = [t.to("tpu") for t in big[RANK]]
-            with dist._coalescing_manager(async_ops=async_op) as work:
-                for o, t in zip(outs, given):
-                    dist.reduce_scatter_tensor(o, t)
-            if async_op:
-                work.wait()
-            wanted = [reduced([b[i] for b in big], "sum").chunk(SIZE)[RANK] for i in range(2)]
-            compare(outs, wanted, f"coalesced reduce_scatter {dtype}")
+        xs = [[values(dtype, n, rank=r, seed=n) for n in sizes] for r in range(SIZE)]
+        big = [[values(dtype, n * SIZE, rank=r, seed=n) for n in sizes] for r in range(SIZE)]
+        columns, wide = list(zip(*xs)), list(zip(*big))
+        _together("all_reduce", dist.all_reduce, [None, None], xs[RANK], [reduced(c, "sum") for c in columns])
+        outs = [torch.zeros(n * SIZE, dtype=dtype) for n in sizes]
+        _together("all_gather", dist.all_gather_into_tensor, outs, xs[RANK], [torch.cat(c) for c in columns])
+        outs = [torch.zeros(n, dtype=dtype) for n in sizes]
+        wanted = [reduced(c, "sum").chunk(SIZE)[RANK] for c in wide]
+        _together("reduce_scatter", dist.reduce_scatter_tensor, outs, big[RANK], wanted)
 
 
 def point_to_point():
@@ -290,7 +335,8 @@ def refused():
     assert x.item() == SIZE
 
 
-PARTS = (collectives, coalesced, point_to_point, values_of_floats, refused)
+FAMILIES = (rooted, gathers, exchanges, reductions_of_floats, reductions_of_integers, reductions_of_others)
+PARTS = (*FAMILIES, coalesced, point_to_point, values_of_floats, refused)
 
 
 def everything(*names):

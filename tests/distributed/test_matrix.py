@@ -19,8 +19,26 @@ def test_placements():
 
 
 @long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize(
+    "part",
+    [
+        "rooted", "gathers", "exchanges", "reductions_of_floats", "reductions_of_integers", "reductions_of_others",
+        "point_to_point",
+    ],
+)  # fmt: skip
+def test_collectives(part, size):
+    run("on_ranks_matrix", "everything", part, size=size, timeout=800)
+
+
+@long
+def test_what_is_quick_on_four_ranks():
+    run("on_ranks_matrix", "everything", "coalesced", "values_of_floats", "refused", size=4, timeout=400)
+
+
+@long
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("size", [2, 4])
-@pytest.mark.parametrize("module", ["on_ranks_matrix", "on_ranks_placements"])
-def test_all(module, size):
-    run(module, "everything", size=size, timeout=1500)
+def test_all_placements(size):
+    run("on_ranks_placements", "everything", size=size, timeout=1500)

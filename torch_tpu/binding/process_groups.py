@@ -7,9 +7,11 @@ group for every device, and the places that ask for the exact type would not kno
 
 from __future__ import annotations
 
+import collections
 import datetime
 import functools
-from collections.abc import Callable
+import hashlib
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -43,6 +45,7 @@ def register(create: Callable[[Any, Any], Any]) -> None:
     dist.ProcessGroupGloo.perform_nocolor_split = lambda self, device: None  # type: ignore[attr-defined]
     dist.Backend.register_backend(NAME, create, extended_api=True, devices=[_DEVICE])
     _complete_configurations()
+    _name_by_members()
     _split_by_new_groups()
     _monitor_barriers()
 
@@ -73,6 +76,24 @@ def _monitor_barriers() -> None:
         torch.ops.c10d.monitored_barrier_(tensor, group.boxed(), [], milliseconds, wait_all_ranks)
 
     c10d.monitored_barrier = dist.monitored_barrier = monitored_barrier
+
+
+def _name_by_members() -> None:
+    """A group that is made by its members alone is named by them and by how many such groups they have made.
+
+    PyTorch names it by how many groups of any kind this process has, which differs where a member is in other groups
+    than the rest; they then wait for each other under two names until the timeout.
+    """
+    from torch.distributed import distributed_c10d as c10d
+
+    made: collections.Counter[tuple[int, ...]] = collections.Counter()
+
+    def hash_ranks_to_str(ranks: Sequence[int]) -> str:
+        made[tuple(ranks)] += 1
+        text = "_".join(map(str, ranks)) + f"/{made[tuple(ranks)]}"
+        return hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
+
+    c10d._hash_ranks_to_str = hash_ranks_to_str
 
 
 def _split_by_new_groups() -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 from typing import Any
 
 from torch_tpu.binding import ddp, dtensor, fsdp, process_groups
 from torch_tpu.distributed import board, kernels
+from torch_tpu.distributed.agreement import Place
+from torch_tpu.distributed.operation import Operation, in_thread
 from torch_tpu.runtime import cluster, launch
 
 _registered = False
@@ -27,14 +30,26 @@ def create(options: Any, backend_options: Any) -> Any:
     if not options.global_ranks_in_group:
         _join(options)
     world = cluster.current()
-    loopback = world is not None and world.one_host
-    made = process_groups.gloo(
-        options.store, options.group_rank, options.group_size, options.timeout, loopback=loopback
-    )
+    made = _host_backend(options, loopback=world is not None and world.one_host)
     made.options.global_ranks_in_group = options.global_ranks_in_group
     made.options.group_name = options.group_id
     made._set_sequence_number_for_group()
     return made
+
+
+def _host_backend(options: Any, *, loopback: bool) -> Any:
+    """The gloo of a group. Its members wait for each other in C++, so one that fails meanwhile is looked for here."""
+    rank, ranks = options.group_rank, list(options.global_ranks_in_group)
+    make = functools.partial(
+        process_groups.gloo, options.store, rank, options.group_size, options.timeout, loopback=loopback
+    )
+    if not ranks:  # of the world, whose ranks have just met
+        return make()
+    making = in_thread(make)
+    place = Place(options.group_id, ranks, rank, ranks[rank], options.timeout.total_seconds())
+    what, ended = f"making group {options.group_id!r}", making.ended
+    Operation(place, 0, what, [], ended.is_set, making.result, pause=ended.wait, peers=ranks).wait()
+    return making.value
 
 
 def _join(options: Any) -> None:
