@@ -44,6 +44,7 @@ class Spmd:
         from torch_tpu.distributed import group
 
         self.group_at = {n: group.known(process_groups.group_in_graph(collectives.group_argument(n))) for n in sites}
+        self._scatters = any("reduce_scatter" in str(n.target) for n in sites)
         self.groups = list(dict.fromkeys(g for g in self.group_at.values() if g.size > 1))
         shown = {
             n: (collectives.group_place(n), f"group {self._number(g)} of {g.size} ranks")
@@ -125,6 +126,8 @@ class Spmd:
         def run() -> list[Any]:
             for _, turn in turns:
                 turn.confirm()
+            for g in self.groups:
+                g.meet(always=self._scatters)
             return _ready(program.call(*operands))
 
         running = in_order(run)

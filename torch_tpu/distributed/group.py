@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import functools
 import os
 import time
@@ -20,7 +21,7 @@ from torch_tpu.lowering.collectives import AXIS
 from torch_tpu.runtime import cluster, platform
 
 _NAP_SECONDS = 0.05
-_met: set[tuple[int, ...]] = set()  # ranks whose devices XLA:CPU has joined
+_meetings: collections.Counter[tuple[board.Board, tuple[int, ...]]] = collections.Counter()  # of ranks, in a world
 
 
 class Group:
@@ -70,25 +71,30 @@ class Group:
             self._agreed.add(key)
         return turn
 
-    def meet(self) -> None:
-        """Wait until every member is about to run its first program over these devices, as long as the group's timeout
-        lets it: XLA:CPU joins them there, and gives a rank that is late 30 seconds.
+    def meet(self, *, always: bool) -> None:
+        """Wait until every member is here, as long as the group's timeout lets it. XLA:CPU gives a rank that is late 30
+        seconds, where a program is the first over these devices, and where one has a reduce-scatter.
+
+        Args:
+          always: also where the program is not the first.
 
         Raises:
           DistBackendError: a rank failed, or did not come.
         """
-        ranks = tuple(self.ranks)
-        if self.size == 1 or ranks in _met:
+        place = board.current()
+        key = (place, tuple(self.ranks))
+        if self.size == 1 or (key in _meetings and not always):
             return
-        key, until, nap = f"here/{ranks}", time.monotonic() + self.timeout, 0.0005
-        here = board.current().count(key, 1)
-        while here < self.size:
-            if board.current().failure() is not None or time.monotonic() > until:
-                raise dist.DistBackendError(f"tpu_dist: {self.size - here} of ranks {self.ranks} did not come")
+        _meetings[key] += 1
+        name, wanted = f"here/{key[1]}", self.size * _meetings[key]
+        until, nap = time.monotonic() + self.timeout, 0.0002
+        here = place.count(name, 1)
+        while here < wanted:
+            if place.failure() is not None or time.monotonic() > until:
+                raise dist.DistBackendError(f"tpu_dist: {wanted - here} of ranks {self.ranks} did not come")
             time.sleep(nap)
             nap = min(nap * 1.5, _NAP_SECONDS)
-            here = board.current().count(key)
-        _met.add(ranks)
+            here = place.count(name)
 
     def confirm_later(self, turn: Turn) -> Running:
         """Compare it while the device works. What is wrong is raised by the next operation, or who takes the result."""

@@ -79,7 +79,7 @@ def _by_program(
     taken = outs if keep else []
     run = collectives.prepare(g, call, [values.array_of(t) for t in ins], root)
     if platform.name() == "cpu":
-        running = in_order(lambda: _ready(g, turn, run))
+        running = in_order(lambda: _ready(g, turn, run, scatters=call.kind in _SCATTERS))
 
         def finish() -> None:
             for t, a in zip(taken, running.result()):
@@ -102,9 +102,12 @@ def _by_program(
     return Operation(g, number, what, outs, done, take, timeout)
 
 
-def _ready(g: Group, turn: Turn, run: Callable[[], list[Any]]) -> list[Any]:
+_SCATTERS = frozenset({"reduce_scatter", "scatter"})  # whose programs have a reduce-scatter
+
+
+def _ready(g: Group, turn: Turn, run: Callable[[], list[Any]], *, scatters: bool) -> list[Any]:
     turn.confirm()
-    g.meet()
+    g.meet(always=scatters)
     arrays = run()
     transfer.wait(arrays)
     return arrays
