@@ -185,6 +185,23 @@ def test_programs_of_different_functions_are_different(x: torch.Tensor) -> None:
         torch.testing.assert_close(torch.compile(lambda x, op=op: op(x) * 2, fullgraph=True)(x), (x + value) * 2)
 
 
+def test_a_graph_has_the_function_that_there_is_now(x: torch.Tensor) -> None:
+    """A cell of a notebook that is run again: nothing that Dynamo guards on tells."""
+    jax_op("test_jax_op::cell", _plus_one)
+    function = torch.compile(lambda x: torch.ops.test_jax_op.cell(x) * 2, fullgraph=True)
+    torch.testing.assert_close(function(x), (x + 1) * 2)
+    jax_op("test_jax_op::cell", _plus_two)
+    torch.testing.assert_close(function(x), (x + 2) * 2)
+
+
+def _plus_one(x: jax.Array) -> jax.Array:
+    return x + 1
+
+
+def _plus_two(x: jax.Array) -> jax.Array:
+    return x + 2
+
+
 # Ways to call --------------------------------------------------------------------------------------------------------
 
 
@@ -420,6 +437,16 @@ def test_what_others_hold_is_not_taken(x: torch.Tensor) -> None:
     torch.testing.assert_close(grown(state[:4], x), x + 1)  # a part of its storage
     torch.testing.assert_close(grown(state, shared), torch.full_like(state, 2))
     assert state.sum() == 48 and shared.sum() == 48
+    other = state.detach()  # another tensor of the same memory
+    grown(state, shared)
+    assert other.sum() == 48
+    leaf = x.clone().requires_grad_()
+    saved = leaf.exp()  # the backward pass reads it
+    loss = saved.sum()
+    torch.testing.assert_close(grown(saved.detach(), x), leaf.detach().exp() + x)
+    del saved
+    loss.backward()
+    torch.testing.assert_close(leaf.grad, leaf.detach().exp())
 
 
 def test_donation_in_a_graph_keeps_the_tensor(x: torch.Tensor) -> None:

@@ -297,10 +297,15 @@ def test_a_flash_kernel_on_each_chips_heads_and_batch():
     rules = {"qkv.*.weight": ("tensor", None), "out.weight": (None, "tensor"), "args.0": ("data",)}
     x = torch.empty(2, 4096, 256, dtype=BF16_TORCH, device="meta")
     laid = aot.Shardings({"data": 2, "tensor": 2}, rules)
-    program = aot.compile(_Attention(), (x,), topology="v6e-4", shardings=laid).programs[0]
-    assert [(k.name, k.count) for k in program.kernels] == [("splash_mha_fwd_residuals", 1)]
-    assert program.kernels[0].vmem_bytes > 1 << 20
-    assert [(c.kind, c.ranks) for c in program.collectives] == [("all-reduce", 2)]
+    forward, backward = aot.compile(
+        _Attention(), (x,), topology="v6e-4", shardings=laid, train=True, loss=lambda y: y.sum()
+    ).programs
+    assert [(k.name, k.count) for k in forward.kernels] == [("splash_mha_fwd_residuals", 1)]
+    assert forward.kernels[0].vmem_bytes > 1 << 20
+    ours = {"splash_mha_fwd_residuals": 1, "splash_mha_dkv_no_residuals": 1, "splash_mha_dq_no_residuals": 1}
+    assert {k.name: k.count for k in backward.kernels} == ours
+    assert [(c.kind, c.ranks) for c in forward.collectives] == [("all-reduce", 2)] * 2  # the product's, and the loss's
+    assert [(c.kind, c.ranks) for c in backward.collectives] == [("all-reduce", 2)]  # of the weights' gradients
 
 
 def test_heads_that_the_mesh_does_not_divide_take_xlas_attention():

@@ -1,6 +1,9 @@
 """Kernels against their float64 references, interpreted; and what libtpu says of them."""
 
 import os
+import pathlib
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -36,6 +39,14 @@ FLASH = [
 def test_attention_and_its_gradients(case):
     found = flash.check(case, "plain")
     assert max(found.values()) < flash.TOLERANCE[case.dtype], found
+
+
+def test_attention_over_a_mesh_and_its_gradients():
+    """Each device has its heads and its part of the batch: the same as one device, with masks of every form."""
+    worker = pathlib.Path(__file__).with_name("on_mesh.py")
+    environment = {**os.environ, "TORCH_TPU_NUM_CPU_DEVICES": "4"}
+    done = subprocess.run([sys.executable, worker], env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0 and "done" in done.stdout, done.stderr[-3000:]
 
 
 def test_attention_to_pages():

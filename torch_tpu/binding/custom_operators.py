@@ -54,6 +54,12 @@ def register(
     return built.clear
 
 
+def override(opdef: CustomOpDef, key: str, kernel: Callable[..., Any]) -> None:
+    """Put ``kernel(keys, *args, **kwargs)`` in the place of what ``torch.library`` registered for a dispatch key."""
+    with overriding():
+        opdef._lib.impl(opdef._name, kernel, key, with_keyset=True)
+
+
 _SOLE = 2  # a storage's users: the one tensor, and the Python object that carries the buffer
 _users = torch._C._storage_Use_Count  # type: ignore[attr-defined]
 

@@ -12,9 +12,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
+from torch._functorch.utils import enable_single_level_autograd_function
+from torch.autograd import forward_ad
 
 from torch_tpu.pallas.function import At, JaxFunction, flatten
-from torch_tpu.pallas.operator import JaxOp, _bound, defined
+from torch_tpu.pallas.operator import JaxOp, defined
 from torch_tpu.pallas.signature import Parameter, Result, Signature
 
 _EMPTY = inspect.Parameter.empty
@@ -61,36 +63,56 @@ def batched(function: JaxFunction) -> JaxOp:
 
 
 def differentiate(op: JaxOp) -> None:
-    """Register a gradient for the operator: ``jax.vjp`` of its function, as an operator that has one in its turn.
-
-    PyTorch's own operators of ``torch.library`` take no part in ``torch.func`` and forward mode; calls there are those
-    of an ``autograd.Function``.
-    """
+    """Give the operator derivatives of its function by JAX, forward and backward, each an operator that has some in its
+    turn: under autograd, in forward mode and under ``torch.func``."""
     function = op.function
     signature = function.signature
     pulled = functools.cache(lambda: _differentiated(_pullback(function)))
+    pushed = functools.cache(lambda: _differentiated(_pushforward(function)))
 
-    def setup_context(ctx: Any, inputs: Sequence[Any], output: Any, keyword_only_inputs: Any = None) -> None:
-        values = list(_bound(op._opoverload, inputs, dict(keyword_only_inputs or {})).values())
-        tensors, ctx.template = flatten(signature, values)
-        ctx.save_for_backward(*tensors)
+    class Differentiated(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, template: Any, keys: Any, modes: tuple[bool, bool], *tensors: Any) -> Any:
+            # PyTorch turns both off here; they are what the levels of ``torch.func`` below this one find.
+            with torch.set_grad_enabled(modes[0]), forward_ad._set_fwd_grad_enabled(modes[1]):
+                made = _as_tuple(op.below_autograd(keys, _restored(signature, tensors, template)))
+            ctx.template, ctx.modes, ctx.continuous = template, modes, [_continuous(m) for m in made]
+            ctx.save_for_backward(*tensors)
+            ctx.save_for_forward(*tensors)
+            ctx.mark_non_differentiable(*(m for m in made if isinstance(m, torch.Tensor) and not _continuous(m)))
+            return made
 
-    def backward(ctx: Any, *grads: Any) -> Any:
-        needed = _needed(signature, ctx.needs_input_grad, ctx.template)
-        cotangents = [g for grad in grads for g in (grad if isinstance(grad, (list, tuple)) else [grad])]
-        found = _gradients(pulled(), signature, ctx, needed, cotangents)
-        return _in_places(signature, ctx.template, found)
+        @staticmethod
+        def backward(ctx: Any, *grads: Any) -> Any:
+            tensors = list(ctx.saved_tensors)
+            wanted = [i for i, t in enumerate(tensors) if ctx.needs_input_grad[3 + i] and _continuous(t)]
+            given = [g for g in grads if isinstance(g, torch.Tensor)]  # a number among the results has none
+            values = _restored(signature, tensors, ctx.template)
+            found = dict(zip(wanted, pulled()(*values, given, wanted), strict=True)) if wanted else {}
+            return None, None, None, *(found.get(i) for i in range(len(tensors)))
 
-    if any(p.keyword for p in signature.parameters):
-        op.register_autograd(
-            backward,
-            setup_context=lambda ctx, inputs, keyword_only_inputs, output: setup_context(
-                ctx, inputs, output, keyword_only_inputs
-            ),
-        )
-    else:
-        op.register_autograd(backward, setup_context=setup_context)
-    op.transformed = _transformed(op, pulled)
+        @staticmethod
+        def jvp(ctx: Any, _: Any, keys: Any, modes: Any, *tangents: Any) -> Any:
+            tensors = list(ctx.saved_tensors)
+            wanted = [i for i, t in enumerate(tangents) if t is not None and _continuous(tensors[i])]
+            with forward_ad._set_fwd_grad_enabled(ctx.modes[1]):  # for the levels below: this one has its tangents
+                primals = [t if t is None else forward_ad.unpack_dual(t).primal for t in tensors]
+                values = _restored(signature, primals, ctx.template)
+                made = iter(pushed()(*values, [tangents[i] for i in wanted], wanted))
+            return tuple(next(made) if has else None for has in ctx.continuous)
+
+    # PyTorch refuses to apply such a class under ``torch.func``, where it may not know the level that it is called for;
+    # the dispatcher, which calls this, goes from level to level.
+    apply = super(torch.autograd.Function, Differentiated).apply  # type: ignore[misc]
+
+    def call(keys: Any, values: Sequence[Any]) -> Any:
+        tensors, template = flatten(signature, values)
+        with enable_single_level_autograd_function():
+            made = apply(template, keys, (torch.is_grad_enabled(), torch._C._is_fwd_grad_enabled()), *tensors)
+        form = signature.result.form
+        return None if form == "none" else made[0] if form == "one" else list(made) if form == "list" else made
+
+    op.differentiated = call
 
 
 def _differentiated(function: JaxFunction) -> JaxOp:
@@ -99,70 +121,8 @@ def _differentiated(function: JaxFunction) -> JaxOp:
     return op
 
 
-def _gradients(
-    pulled: JaxOp, signature: Signature, ctx: Any, needed: Sequence[bool], cotangents: Sequence[Any]
-) -> dict[int, torch.Tensor]:  # fmt: skip
-    """Array -> its gradient, for those that are asked for and can have one."""
-    tensors = list(ctx.saved_tensors)
-    wanted = [i for i, t in enumerate(tensors) if needed[i] and _continuous(t)]
-    values = _restored(signature, tensors, ctx.template)
-    # For a number among the results there is none.
-    given = [c for c in cotangents if isinstance(c, torch.Tensor)]
-    return dict(zip(wanted, pulled(*values, given, wanted), strict=True)) if wanted else {}
-
-
 def _continuous(t: Any) -> bool:
     return isinstance(t, torch.Tensor) and (t.is_floating_point() or t.is_complex())
-
-
-def _transformed(op: JaxOp, pulled: Callable[[], JaxOp]) -> Callable[..., Any]:
-    """The operator under ``torch.func`` and in forward mode, as a function of its arguments."""
-    function = op.function
-    signature = function.signature
-    pushed = functools.cache(lambda: _differentiated(_pushforward(function)))
-
-    class Transformed(torch.autograd.Function):
-        @staticmethod
-        def forward(template: Any, *tensors: Any) -> Any:
-            return _as_tuple(op.call(_restored(signature, tensors, template)))
-
-        @staticmethod
-        def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-            ctx.template, *tensors = inputs
-            ctx.save_for_backward(*tensors)
-            ctx.save_for_forward(*tensors)
-            ctx.continuous = [_continuous(o) for o in output]
-            ctx.mark_non_differentiable(*(o for o in output if isinstance(o, torch.Tensor) and not _continuous(o)))
-
-        @staticmethod
-        def backward(ctx: Any, *grads: Any) -> Any:
-            found = _gradients(pulled(), signature, ctx, ctx.needs_input_grad[1:], grads)
-            return None, *(found.get(i) for i in range(len(ctx.saved_tensors)))
-
-        @staticmethod
-        def jvp(ctx: Any, _: Any, *tangents: Any) -> Any:
-            tensors = list(ctx.saved_tensors)
-            wanted = [i for i, t in enumerate(tangents) if t is not None and _continuous(tensors[i])]
-            values = _restored(signature, tensors, ctx.template)
-            made = iter(pushed()(*values, [tangents[i] for i in wanted], wanted))
-            return tuple(next(made) if has else None for has in ctx.continuous)
-
-        @staticmethod
-        def vmap(info: Any, in_dims: Any, template: Any, *tensors: Any) -> Any:
-            dims = [-1 if d is None else d for d in in_dims[1:]]
-            made = _as_tuple(op.batched()(*_restored(signature, tensors, template), dims))
-            return made, tuple(0 if isinstance(m, torch.Tensor) else None for m in made)
-
-    defaults = _bound(op._opoverload, (), {})  # Dynamo, which traces the call, cannot read a schema
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        values = {**defaults, **dict(zip(defaults, args)), **kwargs}  # noqa: B905: the others are defaults
-        tensors, template = flatten(signature, list(values.values()))
-        made = Transformed.apply(template, *tensors)
-        form = signature.result.form
-        return None if form == "none" else made[0] if form == "one" else list(made) if form == "list" else made
-
-    return call
 
 
 def _as_tuple(made: Any) -> tuple[Any, ...]:
@@ -230,33 +190,9 @@ def _cotangent(given: Any, result: Any) -> Any:
     return jnp.asarray(given).astype(result.dtype)
 
 
-def _needed(signature: Signature, needs: Sequence[Any], template: Sequence[Any]) -> list[bool]:
-    """For each array, whether its gradient is asked for."""
-    out: list[bool] = []
-    for p, need, at in zip(signature.parameters, needs, template, strict=False):
-        if p.kind == "arrays" and at is not None:
-            out += list(need) if isinstance(need, (list, tuple)) else [bool(need)] * len(at)
-        elif isinstance(at, At):
-            out.append(bool(need))
-    return out
-
-
 def _restored(signature: Signature, arrays: Sequence[torch.Tensor], template: Sequence[Any]) -> list[Any]:
     return [
         [arrays[a.place] for a in at] if p.kind == "arrays" and at is not None
         else arrays[at.place] if isinstance(at, At) else list(at) if isinstance(at, tuple) else at
         for p, at in zip(signature.parameters, template, strict=True)
     ]  # fmt: skip
-
-
-def _in_places(signature: Signature, template: Sequence[Any], found: dict[int, Any]) -> Any:
-    """Gradients in the places of the operator's positional arguments."""
-    out: list[Any] = []
-    for p, at in zip(signature.parameters, template, strict=True):
-        if p.keyword:
-            continue
-        if p.kind == "arrays" and at is not None:
-            out.append([found.get(a.place) for a in at])
-        else:
-            out.append(found.get(at.place) if isinstance(at, At) else None)
-    return out[0] if len(out) == 1 else tuple(out)

@@ -9,6 +9,7 @@ import jax
 import sympy
 import torch
 from jax import export as jax_export
+from torch._library.autograd import make_autograd_impl
 from torch._library.custom_ops import CustomOpDef
 from torch.autograd import forward_ad
 
@@ -34,6 +35,7 @@ class JaxOp(CustomOpDef):
             self, lambda values: self.function.check(values), lambda: self.function.donated,
             lambda names: self.function.kernel(names),
         )  # fmt: skip
+        custom_operators.override(self, "Autograd", self._autograd())
         self.define(function)
 
     def define(self, function: JaxFunction) -> None:
@@ -41,11 +43,13 @@ class JaxOp(CustomOpDef):
         self.function = function
         registry.replace(_lowering(function))
         self._forget()
+        _forget_graphs(self)
         self._backward_fn = self._setup_context_fn = None
         self.register_fake(self._fake)
         self.register_vmap(self._vmap)
         self._batched: JaxOp | None = None
-        self.transformed: Callable[..., Any] | None = None  # how it is called under torch.func and in forward mode
+        # What makes its derivatives from the dispatcher's keys and all arguments, where JAX derives them.
+        self.differentiated: Callable[[Any, Sequence[Any]], Any] | None = None
         # Attributes: Dynamo traces what a call does.
         self._plain = all(p.given is None for p in function.signature.parameters)
         self._replaced = False
@@ -55,11 +59,10 @@ class JaxOp(CustomOpDef):
     def retire(self) -> None:
         """Another operator has the name now, and PyTorch has forgotten this one."""
         self._plain, self._replaced = False, True
+        _forget_graphs(self)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._plain:
-            if self.transformed is not None and _transforming():
-                return self.transformed(*args, **kwargs)
             return self._opoverload(*args, **kwargs)
         if self._replaced:
             raise RuntimeError(
@@ -67,14 +70,30 @@ class JaxOp(CustomOpDef):
                 f"torch.ops.{self._namespace}.{self._name}"
             )
         given, named = _converted(self.function.signature, args, kwargs)
-        if self.transformed is not None and _transforming():
-            return self.transformed(*given, **named)
         return self._opoverload(*given, **named)
 
-    def call(self, values: Sequence[Any]) -> Any:
-        """Its results for all arguments in the schema's order, as the schema has them."""
+    def below_autograd(self, keys: Any, values: Sequence[Any]) -> Any:
+        """Its results by what the dispatcher has behind autograd, for all arguments in the schema's order."""
         given = list(zip(self.function.signature.parameters, values, strict=True))
-        return self._opoverload(*(v for p, v in given if not p.keyword), **{p.name: v for p, v in given if p.keyword})
+        with torch._C._AutoDispatchBelowAutograd():
+            return self._opoverload.redispatch(
+                keys & torch._C._after_autograd_keyset,
+                *(v for p, v in given if not p.keyword), **{p.name: v for p, v in given if p.keyword},
+            )  # fmt: skip
+
+    def _autograd(self) -> Callable[..., Any]:
+        """The kernel of autograd: PyTorch's own but for derivatives by JAX."""
+        registered = make_autograd_impl(self._opoverload, self)  # pyright: ignore[reportArgumentType]
+
+        def kernel(keys: Any, *args: Any, **kwargs: Any) -> Any:
+            if self.differentiated is None or self._backward_fn is not None:
+                return registered(keys, *args, **kwargs)
+            asked = torch.is_grad_enabled() and torch._C._any_requires_grad(*args)
+            if asked or forward_ad._current_level >= 0:
+                return self.differentiated(keys, list(_bound(self._opoverload, args, kwargs).values()))
+            return registered(keys, *args, **kwargs)
+
+        return kernel
 
     def batched(self) -> JaxOp:
         """The operator under ``vmap``: with a last argument that has the dimension of each array."""
@@ -82,7 +101,7 @@ class JaxOp(CustomOpDef):
 
         if self._batched is None:
             self._batched = derived.batched(self.function)
-            if self.transformed is not None:
+            if self.differentiated is not None:
                 derived.differentiate(self._batched)
         return self._batched
 
@@ -92,6 +111,7 @@ class JaxOp(CustomOpDef):
     # What the results look like ------------------------------------------------------------------------------------
 
     def _fake(self, *args: Any, **kwargs: Any) -> Any:
+        self._in_graphs = True
         values = _bound(self._opoverload, args, kwargs)
         self.function.check(values)
         ordered = list(values.values())
@@ -262,8 +282,11 @@ def custom_jax_kernel(fn: Callable[..., Any] | None = None, /, *, name: str | No
     return make if fn is None else make(fn)
 
 
-def _transforming() -> bool:
-    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
+def _forget_graphs(op: JaxOp) -> None:
+    """Graphs that Dynamo has compiled hold what the operator did, and nothing that they are guarded on tells."""
+    if getattr(op, "_in_graphs", False):
+        op._in_graphs = False
+        torch._dynamo.reset()
 
 
 def _lowering(function: JaxFunction) -> Lowering:
