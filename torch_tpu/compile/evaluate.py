@@ -20,7 +20,7 @@ from torch.fx import GraphModule, Node
 
 from torch_tpu.compile import dimensions, operators, rounding
 from torch_tpu.compile.errors import GraphError, at_line
-from torch_tpu.eager import plan as eager_plan
+from torch_tpu.eager import operands as eager_operands
 from torch_tpu.eager.spec import Kind, Spec, overload_name, spec_for
 from torch_tpu.lowering import dtypes, registry
 
@@ -280,6 +280,6 @@ def _operand(kind: Kind, value: Any, special: tuple[object, ...], wide: bool) ->
         return [_operand(kind, v, (), wide) for v in value]
     if kind in (Kind.NUMBER, Kind.TENSOR) and value is not None and dimensions.is_symbolic(value):
         return dtypes.Scalar(jnp.asarray(value, np.int64), int)
-    if kind in (Kind.NUMBER, Kind.TENSOR) and eager_plan.is_operand(value, special):
-        return dtypes.Scalar(jnp.asarray(value, eager_plan.number_dtype(value, wide)), type(value))
+    if kind in (Kind.NUMBER, Kind.TENSOR) and eager_operands.is_operand(value, special):
+        return dtypes.Scalar(jnp.asarray(value, eager_operands.number_dtype(value, wide)), type(value))
     return value

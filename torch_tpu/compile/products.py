@@ -1,9 +1,9 @@
 """Products of what PyTorch has flattened, in the dimensions that it had before.
 
 A linear layer reads [..., features] as a matrix, and its result is seen as [..., features] again. Where the dimension
-before the last is no multiple of XLA:TPU's tile, the two lie differently in memory, and the views cut the fusions around
-the product (attention over 197 tokens: 496 MiB of HBM traffic a layer, 287 without them). Here the product reads the
-operand in its own dimensions and is flattened behind, so that two reshapes meet, which XLA takes out.
+before the last is no multiple of XLA:TPU's tile, the two lie differently in memory, and the views cut the fusions
+around the product (attention over 197 tokens: 496 MiB of HBM traffic a layer, 287 without them). Here the product reads
+the operand in its own dimensions and is flattened behind, so that two reshapes meet, which XLA takes out.
 
 A graph rewritten like this is for ``evaluate`` alone: PyTorch's own ``mm`` takes no tensor of three dimensions.
 """

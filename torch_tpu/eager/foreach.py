@@ -29,7 +29,7 @@ from torch_tpu.binding import dispatcher
 from torch_tpu.binding import tensor as binding_tensor
 from torch_tpu.binding.dispatcher import Operator
 from torch_tpu.eager import modes
-from torch_tpu.eager.plan import is_operand, number_dtype
+from torch_tpu.eager.operands import is_operand, number_dtype
 from torch_tpu.eager.spec import overload_name
 from torch_tpu.lowering import dtypes, registry
 from torch_tpu.runtime import buffers, errors, platform, programs, scalars

@@ -16,7 +16,8 @@ import torch
 from torch_tpu.binding import tensor as binding_tensor
 from torch_tpu.eager import modes, refusals
 from torch_tpu.eager import plan as plans_module
-from torch_tpu.eager.plan import NeedsResize, Plan
+from torch_tpu.eager.plan import Plan
+from torch_tpu.eager.results import NeedsResize
 from torch_tpu.eager.spec import Kind, Param, Spec
 from torch_tpu.lowering import dtypes
 from torch_tpu.runtime import buffers, programs, rng, scalars

@@ -8,70 +8,28 @@ operand (offsets of views, numbers) share one.
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 import torch
-from torch._prims_common import suggest_memory_format
 
 from torch_tpu.binding import tensor as binding_tensor
-from torch_tpu.binding.dispatcher import Operator
 from torch_tpu.eager import constants, modes, refusals, views
-from torch_tpu.eager.spec import Kind, Param, Spec, arguments
+from torch_tpu.eager.operands import Number, NumberRef, Slot, SlotRef, bind, resolve, unread, writes_expanded
+from torch_tpu.eager.results import NEW, Asked, ask_lowering, ask_meta, check_out_shapes
+from torch_tpu.eager.spec import Kind, Spec
 from torch_tpu.lowering import checks, dtypes, registry
-from torch_tpu.runtime import buffers, errors, launch, platform, programs, scalars
-from torch_tpu.runtime.buffers import Buffer, Layout
+from torch_tpu.runtime import errors, launch, platform, programs, scalars
+from torch_tpu.runtime.buffers import Buffer
 
 # References to a buffer's array while its kernel runs: the buffer's own, the list of operands, and getrefcount's
 # argument. One more means that somebody else holds it, and it must not be donated.
 SOLE_REFERENCES = 3
-
-
-@dataclasses.dataclass(frozen=True)
-class Slot:
-    """One tensor operand: where it comes from and how it lies in its buffer."""
-
-    param: str
-    view: views.View
-    layout: Layout
-    size: tuple[int, ...]
-    stride: tuple[int, ...]
-    dtype: torch.dtype
-    mutated: bool
-
-    def read(self, array: Any, starts: Any) -> Any:
-        value = self.view.read(array, starts)
-        return value if value.shape == self.size else jax.numpy.broadcast_to(value, self.size)
-
-    def write(self, array: Any, value: Any, starts: Any) -> Any:
-        value = jax.numpy.broadcast_to(dtypes.cast(value, self.dtype), self.size)
-        if self.view.size == self.size:
-            return self.view.write(array, value, starts)
-        return self.view.write(array, self._last_written(array, value, starts), starts)
-
-    def _last_written(self, array: Any, value: Any, starts: Any) -> Any:
-        """Of elements that lie in one place, the last that the operator changed."""
-        old = self.view.read(array, starts)
-        for dim, (n, kept) in enumerate(zip(self.size, self.view.size, strict=True)):
-            if n == kept:
-                continue
-            same = (value == old) | ((value != value) & (old != old))
-            last = n - 1 - jax.numpy.argmin(jax.numpy.flip(same, dim), axis=dim, keepdims=True)
-            value = jax.numpy.take_along_axis(value, last, dim)
-        return value
-
-
-@dataclasses.dataclass(frozen=True)
-class Number:
-    param: str
-    kind: type
-    dtype: np.dtype
 
 
 class Plan:
@@ -227,7 +185,7 @@ class Plan:
         ]
         if len(made) != len(self.template):
             rest = iter(made)
-            made = [next(rest) if t is _NEW else t for t in self.template]
+            made = [next(rest) if t is NEW else t for t in self.template]
         return made[0] if self.single else made
 
     def explained(self, error: Exception) -> Exception:
@@ -235,18 +193,6 @@ class Plan:
             shapes = ", ".join(f"{s.dtype}{list(s.size)}" for s in self.slots)
             return errors.translate(error, f"{self.spec.name}({shapes})", self.device)
         return error
-
-
-_NEW: Any = object()  # in a template of results: the next new tensor
-
-
-@dataclasses.dataclass(frozen=True)
-class Out:
-    """A new result: size, strides and dtype by PyTorch's meta kernel."""
-
-    size: tuple[int, ...]
-    stride: tuple[int, ...]
-    dtype: torch.dtype
 
 
 class Trace:
@@ -301,7 +247,7 @@ class Trace:
         """Arguments like those that the program was made for: tensors without values, and ones for numbers."""
         like = [torch.empty_strided(s.size, s.stride, dtype=s.dtype, device="meta") for s in self.slots]
         ones = [n.kind(1) for n in self.numbers]
-        return {name: _resolve(v, like, ones) for name, v in self.bound.items()}
+        return {name: resolve(v, like, ones) for name, v in self.bound.items()}
 
     def key(self, donate: tuple[int, ...]) -> tuple[Any, ...]:
         """What the program's code depends on; see ``runtime.programs``."""
@@ -311,7 +257,7 @@ class Trace:
             for i, s in enumerate(self.slots)
         )
         static = tuple(
-            (n, repr(v) if isinstance(v, (_SlotRef, _NumberRef)) else _stable(v)) for n, v in sorted(self.bound.items())
+            (n, repr(v) if isinstance(v, (SlotRef, NumberRef)) else _stable(v)) for n, v in sorted(self.bound.items())
         )
         return (
             "eager", spec.name, slots, static, tuple((n.param, n.kind.__name__, str(n.dtype)) for n in self.numbers),
@@ -325,7 +271,7 @@ class Trace:
     def _looks(self) -> dict[str, Any]:
         """The arguments, with shape and dtype in place of tensors."""
         like = [jax.ShapeDtypeStruct(s.size, dtypes.to_jax(s.dtype)) for s in self.slots]
-        return {name: _resolve(v, like, []) for name, v in self.bound.items()}
+        return {name: resolve(v, like, []) for name, v in self.bound.items()}
 
     def compile(self, donate: tuple[int, ...]) -> programs.Program:
         found: list[tuple[str, type[Exception]]] = []
@@ -355,10 +301,10 @@ class Trace:
         key = jax.random.wrap_key_data(next(rest), impl="threefry2x32") if self.spec.lowering.rng else None
         starts = {i: next(rest) if self.slots[i].view.starts else None for i in self.operand_slots}
         values = [
-            s.read(raw[i], starts[i]) if i in raw and self._read(s) else _unread(s) for i, s in enumerate(self.slots)
+            s.read(raw[i], starts[i]) if i in raw and self._read(s) else unread(s) for i, s in enumerate(self.slots)
         ]
         inputs = {p.name for p in self.spec.params if not p.out}
-        bound = {n: _resolve(v, values, numbers) for n, v in self.bound.items() if n in inputs}
+        bound = {n: resolve(v, values, numbers) for n, v in self.bound.items() if n in inputs}
         with checks.collect() as made:
             results = registry.call(self.spec.lowering, self.spec.twin._schema, bound, self.twin_meta, key)
         found[:] = [(c.message, c.error) for c in made]
@@ -377,31 +323,6 @@ class Trace:
             for r, o, layout in zip(plain, self.outs, self.out_layouts, strict=True)
         )
         return [*laid, *(c.report for c in made)]
-
-
-@dataclasses.dataclass(frozen=True)
-class _SlotRef:
-    """Stands for tensor operands in the bound arguments: one index, or a list (None for an absent tensor)."""
-
-    index: Any
-
-
-@dataclasses.dataclass(frozen=True)
-class _NumberRef:
-    index: Any
-
-
-def _resolve(value: Any, arrays: list[Any], numbers: list[Any]) -> Any:
-    source = arrays if isinstance(value, _SlotRef) else numbers if isinstance(value, _NumberRef) else None
-    if source is None:
-        return value
-    if isinstance(value.index, tuple):
-        return [None if i is None else source[i] for i in value.index]
-    return source[value.index]
-
-
-def _unread(slot: Slot) -> Any:
-    return jax.numpy.zeros(slot.size, dtypes.to_jax(slot.dtype))
 
 
 def _stable(value: Any) -> Any:
@@ -435,7 +356,7 @@ def make(spec: Spec, values: dict[str, Any]) -> Plan:
 def _trace(spec: Spec, values: dict[str, Any], device: int) -> Trace:
     bound, slots, numbers = {}, [], []
     try:
-        asked = None if spec.lowering.own_shapes else _ask_meta(spec, values)
+        asked = None if spec.lowering.own_shapes else ask_meta(spec, values)
     except NotImplementedError:  # there is no meta kernel
         if spec.mutated and spec.plain_returns:
             raise
@@ -443,11 +364,11 @@ def _trace(spec: Spec, values: dict[str, Any], device: int) -> Trace:
     if asked is not None and spec.lowering.type_of is not None:
         asked = asked.of_type(values[spec.lowering.type_of].dtype)
     wide = spec.lowering.wide or _is_wide(values, asked)
-    overlaps = spec.name in _WRITE_EXPANDED and not values.get("accumulate")
+    overlaps = writes_expanded(spec.name) and not values.get("accumulate")
     for p in spec.params:
         if p.name not in values or p.kind in (Kind.GENERATOR, Kind.DROPPED):
             continue
-        bound[p.name] = _bind(p, values[p.name], slots, numbers, wide, overlaps)
+        bound[p.name] = bind(p, values[p.name], slots, numbers, wide, overlaps)
     outs = [p.name for p in spec.params if p.out]
     results_given = bool(outs) and all(values.get(n) is not None for n in outs)
     if asked is None and spec.mutated and not results_given:
@@ -455,71 +376,12 @@ def _trace(spec: Spec, values: dict[str, Any], device: int) -> Trace:
         mutated = sorted((s for s in slots if s.mutated), key=lambda s: s.param not in outs)
         asked = Asked((), (), tuple(registry.Meta(s.size, s.dtype) for s in mutated))
     elif asked is None:
-        asked = _ask_lowering(spec, bound, slots, numbers)
+        asked = ask_lowering(spec, bound, slots, numbers)
         if outs:
-            _check_out_shapes(outs, values, [(o.size, o.stride) for o in asked.outs])
+            check_out_shapes(outs, values, [(o.size, o.stride) for o in asked.outs])
             asked = Asked((), (), asked.twin_meta)
     asked = asked.in_format_of(values.get(n) for n in spec.lowering.format_of)
     return Trace(spec, bound, tuple(slots), tuple(numbers), asked, device)
-
-
-def _bind(p: Param, value: Any, slots: list[Slot], numbers: list[Number], wide: bool, overlaps: bool) -> Any:
-    if isinstance(value, torch.Tensor):
-        slots.append(_slot(p, value, overlaps))
-        return _SlotRef(len(slots) - 1)
-    if p.kind is Kind.TENSORS and value is not None:
-        at = []
-        for t in value:
-            if t is not None:
-                slots.append(_slot(p, t, overlaps))
-            at.append(None if t is None else len(slots) - 1)
-        return _SlotRef(tuple(at))
-    if p.kind is Kind.NUMBER and isinstance(value, (list, tuple)):
-        start = len(numbers)
-        numbers.extend(Number(p.name, type(v), number_dtype(v, wide)) for v in value)
-        return _NumberRef(tuple(range(start, len(numbers))))
-    if p.kind in (Kind.NUMBER, Kind.TENSOR) and is_operand(value, p.special):
-        numbers.append(Number(p.name, type(value), number_dtype(value, wide)))
-        return _NumberRef(len(numbers) - 1)
-    return value
-
-
-def is_operand(value: Any, special: tuple[object, ...]) -> bool:
-    """Whether a number is passed to the program, rather than written into it."""
-    return type(value) in (int, float, complex) and value not in special
-
-
-def number_dtype(value: Any, wide: bool) -> np.dtype:
-    """The type a number operand travels in: 64-bit where a 64-bit floating tensor takes part, or for ints."""
-    if isinstance(value, bool):
-        return np.dtype(np.bool_)
-    if isinstance(value, int):
-        return np.dtype(np.int64 if -(2**63) <= value < 2**63 else np.uint64)
-    if isinstance(value, float):
-        return np.dtype(np.float64 if wide else np.float32)
-    return np.dtype(np.complex128 if wide else np.complex64)
-
-
-# In place on expanded tensors: CPU writes with these, and refuses with all others.
-_WRITE_EXPANDED = frozenset({
-    "aten::fill_.Scalar", "aten::zero_", "aten::full.out", "aten::masked_fill_.Scalar", "aten::masked_fill_.Tensor",
-    "aten::index_put_", "aten::_index_put_impl_", "aten::index_fill_.int_Scalar", "aten::index_fill_.int_Tensor",
-})  # fmt: skip
-
-
-def _slot(p: Param, t: torch.Tensor, overlaps: bool) -> Slot:
-    layout = binding_tensor.buffer_of(t).layout
-    size, stride = tuple(t.shape), t.stride()
-    written = size
-    if p.mutated and 0 not in size and any(n > 1 and step == 0 for n, step in zip(size, stride, strict=True)):
-        if not overlaps:
-            raise RuntimeError(
-                "unsupported operation: more than one element of the written-to tensor refers to a single memory "
-                "location. Please clone() the tensor before performing the operation."
-            )
-        written = tuple(1 if step == 0 else n for n, step in zip(size, stride, strict=True))
-    view = views.solve(layout, written, stride, int(t.storage_offset()), dtypes.to_jax(t.dtype))
-    return Slot(p.name, view, layout, size, stride, t.dtype, p.mutated)
 
 
 def _tensors(values: dict[str, Any]) -> list[torch.Tensor]:
@@ -550,156 +412,3 @@ def _common_device(spec: Spec, values: dict[str, Any]) -> int:
 
 
 current_device: Callable[[], int] = lambda: 0  # noqa: E731  set by binding.device
-
-
-def _meta_tensor(t: torch.Tensor) -> torch.Tensor:
-    return torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device="meta")
-
-
-def _as_meta(value: Any, types: Mapping[torch.dtype, torch.dtype] | None = None) -> Any:
-    if isinstance(value, torch.Tensor):
-        made = _meta_tensor(value)
-        return made.to(types[made.dtype]) if types and made.dtype in types else made
-    if isinstance(value, (list, tuple)) and any(isinstance(v, torch.Tensor) for v in value):
-        return [_as_meta(v) for v in value]
-    return value
-
-
-def _results(op: Operator, result: Any, values: dict[str, Any]) -> list[Any]:
-    """An operator's results as a flat list, with None where a mask argument asks for none."""
-    flat = list(result) if isinstance(result, (list, tuple)) else [] if result is None else [result]
-    flat = [t for r in flat for t in (r if isinstance(r, (list, tuple)) else [r])]
-    for name in ("output_mask", "grad_input_mask"):
-        if name in values:
-            flat = [r if asked else None for r, asked in zip(flat, values[name], strict=True)]
-    return flat
-
-
-def call_with(op: Operator, values: dict[str, Any]) -> Any:
-    """Call an operator with arguments bound by name."""
-    args, kwargs = arguments(op, values)
-    return op(*args, **kwargs)
-
-
-@dataclasses.dataclass(frozen=True)
-class Asked:
-    """What PyTorch's meta kernels say of a call.
-
-    ``outs``: the new tensors. ``template``: all plain results in order, ``_NEW`` for a tensor, else the value itself.
-    ``twin_meta``: the functional twin's results, None for one that is not a tensor.
-    """
-
-    outs: tuple[Out, ...]
-    template: tuple[Any, ...]
-    twin_meta: tuple[registry.Meta | None, ...]
-
-    def of_type(self, dtype: torch.dtype) -> Asked:
-        """The same with results of another type."""
-        outs = tuple(dataclasses.replace(o, dtype=dtype) for o in self.outs)
-        return Asked(outs, self.template, tuple(m and m._replace(dtype=dtype) for m in self.twin_meta))
-
-    def in_format_of(self, operands: Iterable[Any]) -> Asked:
-        """The same with images (and volumes) channels_last if one of these tensors is."""
-        formats = [suggest_memory_format(t) for t in operands if isinstance(t, torch.Tensor)]
-        found = next((f for f in formats if f != torch.contiguous_format), None)
-        if found is None:
-            return self
-        ndim = 4 if found == torch.channels_last else 5
-
-        def laid(out: Out) -> Out:
-            if len(out.size) != ndim:
-                return out
-            like = torch.empty(out.size, device="meta", memory_format=found)
-            return dataclasses.replace(out, stride=like.stride())
-
-        return dataclasses.replace(self, outs=tuple(map(laid, self.outs)))
-
-
-def _ask_meta(spec: Spec, values: dict[str, Any]) -> Asked:
-    asked = {
-        p.name: _as_meta(values[p.name], spec.lowering.meta_types.get(p.name))
-        for p in spec.params
-        if p.name in values and p.kind is not Kind.GENERATOR and p.name not in ("pin_memory", "device")
-    }
-    asked.update({p.name: None for p in spec.params if p.kind is Kind.GENERATOR})
-    if any(a.name == "device" for a in spec.op._schema.arguments):
-        asked["device"] = torch.device("meta")
-    outs = [p.name for p in spec.params if p.out]
-    results: list[Any] | None = None
-    wanted: list[Any] | None = None
-    try:
-        results = _results(spec.op, call_with(spec.op, asked), asked)
-        wanted = refusals.tensors([asked[n] for n in outs])
-    except NotImplementedError:  # the twin may have a meta kernel where an out= form has none
-        if spec.op is spec.twin:
-            raise
-    if spec.op is spec.twin:
-        results = twin = results or []
-    else:
-        inputs = {n: _as_meta(v) for n, v in asked.items() if n not in outs}
-        if outs and _takes_dtype(spec.twin) and not _takes_dtype(spec.op):  # what is made is of the type of out=
-            inputs["dtype"], inputs["device"] = values[outs[0]].dtype, torch.device("meta")
-        twin = _results(spec.twin, call_with(spec.twin, inputs), inputs)
-        _check_out_shapes(outs, values, [(t.shape, t.stride()) for t in wanted or twin if isinstance(t, torch.Tensor)])
-        results = twin if results is None else results
-        results = [r for r, alias in zip(results, spec.returns, strict=False) if alias is None and spec.returns]
-    tensors = [r for r in results if isinstance(r, torch.Tensor)]
-    return Asked(
-        tuple(Out(tuple(t.shape), t.stride(), t.dtype) for t in tensors),
-        tuple(_NEW if isinstance(r, torch.Tensor) else r for r in results),
-        tuple(registry.Meta(tuple(t.shape), t.dtype) if isinstance(t, torch.Tensor) else None for t in twin),
-    )
-
-
-def _takes_dtype(op: Any) -> bool:
-    return any(a.name == "dtype" for a in op._schema.arguments)
-
-
-def _ask_lowering(spec: Spec, bound: dict[str, Any], slots: list[Slot], numbers: list[Number]) -> Asked:
-    """The results of an operator without a meta kernel: shapes and strides from the lowering."""
-
-    def results(arrays: list[Any], scalars_: list[Any]) -> Any:
-        values = [dtypes.Scalar(v, n.kind) for v, n in zip(scalars_, numbers, strict=True)]
-        key = jax.random.key(0) if spec.lowering.rng else None
-        resolved = {n: _resolve(v, arrays, values) for n, v in bound.items()}
-        found = registry.infer(spec.lowering, spec.twin._schema, resolved, key)
-        constants.extend(None if hasattr(r, "dtype") else (r,) for r in found)
-        return [r for r in found if hasattr(r, "dtype")]
-
-    constants: list[Any] = []
-    avals = [jax.ShapeDtypeStruct(s.size, dtypes.to_jax(s.dtype)) for s in slots]
-    with jax.enable_x64(True):
-        shapes = jax.eval_shape(results, avals, [jax.ShapeDtypeStruct((), n.dtype) for n in numbers])
-    outs = tuple(
-        Out(s.shape, _strides(s.shape, i in spec.lowering.by_columns), dtypes.to_torch(s.dtype))
-        for i, s in enumerate(shapes)
-    )
-    rest = iter(outs)
-    meta = tuple(None if c is not None else registry.Meta((o := next(rest)).size, o.dtype) for c in constants)
-    return Asked(outs, tuple(_NEW if c is None else c[0] for c in constants), meta)
-
-
-def _strides(shape: tuple[int, ...], by_columns: bool) -> tuple[int, ...]:
-    if not by_columns or len(shape) < 2:
-        return buffers.canonical_strides(shape)
-    turned = buffers.canonical_strides((*shape[:-2], shape[-1], shape[-2]))
-    return (*turned[:-2], turned[-1], turned[-2])
-
-
-class NeedsResize(Exception):
-    """``out=`` tensors have other shapes than the results: (tensor, size, strides)."""
-
-    def __init__(self, sizes: list[tuple[torch.Tensor, tuple[int, ...], tuple[int, ...]]]):
-        super().__init__(sizes)
-        self.sizes = sizes
-
-
-def _check_out_shapes(outs: list[str], values: dict[str, Any], wanted: Sequence[tuple[Any, Any]]) -> None:
-    """Compare the tensors given as ``outs`` with the sizes (and strides, if they have to be made) of the results."""
-    changed = [
-        (t, tuple(size), tuple(stride))
-        for t, (size, stride) in zip(refusals.tensors([values.get(n) for n in outs]), wanted, strict=False)
-        if size != t.shape
-    ]
-    if changed:
-        raise NeedsResize(changed)

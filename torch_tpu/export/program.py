@@ -30,8 +30,8 @@ from torch.export.graph_signature import (
 from torch.fx import GraphModule, Node
 
 from torch_tpu.binding import exported as binding_exported
-from torch_tpu.compile import dimensions, inline
-from torch_tpu.compile.backend import decompositions, is_known
+from torch_tpu.compile import dimensions
+from torch_tpu.compile.backend import decompositions, is_known, prepare
 from torch_tpu.compile.evaluate import Context, constants_of, draws, evaluate
 from torch_tpu.eager.sdpa import scaled_dot_product_attention
 from torch_tpu.export.errors import ExportError
@@ -73,7 +73,7 @@ class Function:
             raise_if_written_twice(program, e)
             raise
         self.module: GraphModule = program.graph_module
-        inline.prepare(self.module, decompositions())
+        prepare(self.module)
         self.placeholders: list[Node] = [n for n in self.module.graph.nodes if n.op == "placeholder"]
         self.specs: list[InputSpec] = list(program.graph_signature.input_specs)
         self.output_specs: list[OutputSpec] = list(program.graph_signature.output_specs)
