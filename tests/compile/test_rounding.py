@@ -31,7 +31,7 @@ def gated(x, w, b):
     ("f", "expected"),
     [
         (lambda x, w, b: F.linear(F.relu(F.linear(x, w, b)), w), ["addmm"]),
-        (lambda x, w, b: F.linear(F.gelu(F.linear(x, w, b)), w), []),  # both products are one fusion
+        (lambda x, w, b: F.linear(F.gelu(F.linear(x, w, b)), w), ["addmm"]),
         (lambda x, w, b: F.linear(F.linear(x, w, b), w, b), ["addmm"]),
         (gated, ["addmm"]),
         (lambda x, w, b: F.linear(x + F.linear(x, w, b), w), []),
@@ -42,6 +42,20 @@ def gated(x, w, b):
 )
 def test_what_is_marked(f, expected):
     assert marked(f, X, W, B) == expected
+
+
+@pytest.mark.parametrize(
+    ("activation", "features", "fused"),
+    [
+        (F.gelu, 768, True), (F.gelu, 2048, True), (F.gelu, 1152, False), (F.gelu, 4096, False),
+        (lambda x: F.gelu(x, approximate="tanh"), 768, True), (lambda x: F.gelu(x, approximate="tanh"), 2048, False),
+        (F.silu, 512, True), (F.relu, 768, False),
+    ],
+)  # fmt: skip
+def test_products_that_are_one_fusion_are_not_marked(activation, features, fused):
+    with torch.device("meta"):
+        x, w, b = torch.empty(2, features, dtype=BF16), torch.empty(8, features, dtype=BF16), torch.empty(8, dtype=BF16)
+    assert marked(lambda x, w, b: activation(F.linear(x, w, b)) @ w, x, w, b) == ([] if fused else ["addmm"])
 
 
 class Feed(nn.Module):

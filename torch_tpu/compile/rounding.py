@@ -5,8 +5,9 @@ anywhere. XLA:TPU cuts it behind the product itself, leaving the bias and an act
 go through HBM as float32, at twice the bytes. The program keeps PyTorch's rounding of such a product: nothing is fused
 across it, and the activation is computed where the next product reads it.
 
-An activation with a quotient in it (logistic, erfc) is another case: XLA:TPU computes both products around it as one
-fusion, and nothing goes through the memory between them.
+An activation with a quotient in it (logistic, erfc) is another case: XLA:TPU can compute both products around it as one
+fusion, and nothing goes through the memory between them. It does not say when; measured (docs/planning.md) it does for
+features that are a multiple of 256 up to a bound, and if it does not, the barrier is better.
 """
 
 from __future__ import annotations
@@ -29,8 +30,10 @@ _PRODUCTS: dict[Any, tuple[tuple[int, ...], int | None]] = {
     _aten.convolution.default: ((0, 1), 2),
     _aten._scaled_dot_product_fused_attention_overrideable.default: ((0, 1, 2), None),
 }
-# Activations whose lowering for TPU divides.
-_FUSED = (_aten.gelu.default, _aten.silu.default, _aten.sigmoid.default)
+# Activations whose lowering for TPU divides -> the number of features from which on they are not fused.
+_FUSED = {_aten.gelu.default: 4096, _aten.silu.default: 2048, _aten.sigmoid.default: 2048}
+_GELU_TANH = 2048
+_FEATURES = 256
 _HALF = (torch.bfloat16, torch.float16)
 _MARK = "tpu_rounded"
 
@@ -64,12 +67,28 @@ def _biased(node: Node, known: dict[Node, frozenset[Node]]) -> frozenset[Node]:
             if bias is not None and node.args[bias] is not None and _dtype(node) in _HALF:
                 known[node] = frozenset([node])
         elif node.target in _FUSED:
-            return known[node]
+            source = _unviewed(node.args[0])
+            found = frozenset() if source is None else _biased(source, known)
+            known[node] = frozenset(s for s in found if not _fuses(node, s))
         elif isinstance(node.target, torch._ops.OpOverload) and torch.Tag.pointwise in node.target.tags:
             found = [_biased(s, known) for a in node.all_input_nodes if (s := _unviewed(a)) is not None]
             if found and all(found):
                 known[node] = frozenset().union(*found)
     return known[node]
+
+
+def _fuses(activation: Node, product: Node) -> bool:
+    """Whether XLA:TPU computes a product, the activation of it and the product that reads that as one."""
+    if product.target is _aten.convolution.default:
+        return False
+    left: Any = product.args[_PRODUCTS[product.target][0][0]]
+    features = left.meta["val"].shape[-1]
+    tanh = activation.kwargs.get("approximate") == "tanh"
+    return (
+        isinstance(features, int)
+        and features % _FEATURES == 0
+        and features < (_GELU_TANH if tanh else _FUSED[activation.target])
+    )
 
 
 def _unviewed(node: Any) -> Node | None:
