@@ -11,6 +11,7 @@ import collections
 import datetime
 import functools
 import hashlib
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -45,6 +46,7 @@ def register(create: Callable[[Any, Any], Any]) -> None:
     dist.ProcessGroupGloo.perform_nocolor_split = lambda self, device: None  # type: ignore[attr-defined]
     dist.Backend.register_backend(NAME, create, extended_api=True, devices=[_DEVICE])
     _complete_configurations()
+    _renew_worlds()
     _name_by_members()
     _split_by_new_groups()
     _monitor_barriers()
@@ -76,6 +78,26 @@ def _monitor_barriers() -> None:
         torch.ops.c10d.monitored_barrier_(tensor, group.boxed(), [], milliseconds, wait_all_ranks)
 
     c10d.monitored_barrier = dist.monitored_barrier = monitored_barrier
+
+
+def _renew_worlds() -> None:
+    """A default group that is made again in this process looks in places of its own in the store.
+
+    torchrun's store stays, and PyTorch would find the addresses that gloo left there for the group before.
+    """
+    from torch.distributed import distributed_c10d as c10d
+
+    original, made = c10d._new_process_group_helper, itertools.count()
+
+    @functools.wraps(original)
+    def new_process_group_helper(
+        group_size: int, group_rank: int, ranks: list[int], backend: Any, store: Any, *args: Any, **kwargs: Any
+    ) -> Any:  # fmt: skip
+        if not ranks and store is not None and (number := next(made)):
+            store = dist.PrefixStore(f"world {number}", store)
+        return original(group_size, group_rank, ranks, backend, store, *args, **kwargs)
+
+    c10d._new_process_group_helper = new_process_group_helper
 
 
 def _name_by_members() -> None:

@@ -10,6 +10,7 @@ import numpy as np
 from jax import lax
 
 from torch_tpu.lowering import dtypes
+from torch_tpu.lowering.pointwise import quotient
 
 AXIS = "ranks"
 
@@ -82,7 +83,7 @@ def _mean(total: jax.Array, reduction: str, size: int) -> jax.Array:
         return total
     if jnp.issubdtype(total.dtype, jnp.integer):
         return lax.div(total, jnp.asarray(size, total.dtype))  # toward zero, as C divides
-    return total / jnp.asarray(size, total.dtype)
+    return quotient(total, jnp.asarray(size, total.dtype))
 
 
 def _fold(stack: jax.Array, reduction: str, size: int) -> jax.Array:
