@@ -17,7 +17,8 @@ Columns: the compiler's FLOPs and bytes as it says them; bytes of the "module" a
 only; a kernel counts as it declares: all experts that its rows could hit). Bytes of weights are counted by hand: the
 experts that are hit, in expectation, for tokens that take their experts at random (``ragged``: all); where the program
 copies weights, each copy is read, written and read again. ``us`` is the roofline time of the compiler's FLOPs and of
-the bytes of weights and rows by hand. "tiles" are the FLOPs with rows filled up to whole registers of 16, "passes" how
+the bytes of weights and rows by hand; for ``tokamax`` these assume that it reads each hit expert once.
+"tiles" are the FLOPs with rows filled up to whole registers of 16, "passes" how
 often a tile of 256 x 256 weights is put into the matrix unit, by the least that its instruction allows (it takes 16
 rows): both by hand, for tokens that choose at random.
 """

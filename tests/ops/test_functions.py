@@ -40,7 +40,7 @@ def test_ragged_dot(compiled):
 
 def test_group_sizes_that_do_not_fit():
     x, w = normal(10, 16).to("tpu"), normal(3, 16, 8).to("tpu")
-    for sizes in ([3, 9, 6], [3, -1, 6]):
+    for sizes in ([3, 9, 6], [3, -1, 6], [2**62, 2**62, 0]):
         with pytest.raises(RuntimeError, match="group_sizes are negative, or more than the 10 rows of lhs together"):
             torch.tpu.ops.ragged_dot(x, w, torch.tensor(sizes, device="tpu")).cpu()
     with pytest.raises(ValueError, match=r"vector of integers, got torch.float32 of shape \(3,\)"):
@@ -49,6 +49,13 @@ def test_group_sizes_that_do_not_fit():
         torch.tpu.ops.ragged_dot(x, w, torch.tensor([3, 3, 3]))
     with pytest.raises(ValueError, match=r"got \[10, 16\], \[3, 16, 8\] and \[2\]"):
         torch.tpu.ops.ragged_dot(x, w, torch.tensor([3, 3], device="tpu"))
+    many = torch.ones(300, 16, device="tpu")  # more than a byte counts to
+    byte = torch.tensor([150, 100, 50], dtype=torch.uint8, device="tpu")
+    torch.testing.assert_close(
+        torch.tpu.ops.ragged_dot(many, w, byte), F.grouped_mm(many, w, offs=byte.cumsum(0).int())
+    )
+    with pytest.raises(ValueError, match=r"float8_e4m3fn is not supported; use torch\._scaled_grouped_mm"):
+        torch.tpu.ops.ragged_dot(x.to(torch.float8_e4m3fn), w.to(torch.float8_e4m3fn), byte)
     # PyTorch on CPU takes ends past the rows as their number.
     ends = torch.tensor([2, 4, 20], dtype=torch.int32)
     torch.testing.assert_close(F.grouped_mm(x, w, offs=ends.to("tpu")).cpu(), F.grouped_mm(x.cpu(), w.cpu(), offs=ends))
@@ -219,6 +226,10 @@ def test_attention_that_does_not_fit():
     q, k = normal(1, 4, 8, 32).to("tpu"), normal(1, 3, 8, 32).to("tpu")
     with pytest.raises(ValueError, match="splash_sdpa: shapes do not fit"):
         torch.tpu.ops.splash_sdpa(q, k, k)
+    with pytest.raises(ValueError, match="splash_sdpa: shapes do not fit"):
+        torch.tpu.ops.splash_sdpa(q, k[:, :0], k[:, :0])
+    with pytest.raises(ValueError, match=r"soft_cap=0.0 has to be more than 0"):
+        torch.tpu.ops.splash_sdpa(q, q, q, soft_cap=0.0)
     with pytest.raises(ValueError, match="expected bfloat16 or float32"):
         torch.tpu.ops.splash_sdpa(q.half(), q.half(), q.half())
     with pytest.raises(ValueError, match="a head's size has to be a multiple of 128, got 32"):
@@ -238,12 +249,28 @@ def test_attention_over_pages():
     )
     with pytest.raises(RuntimeError, match="a page index is not one of 12 pages"):
         torch.tpu.ops.paged_attention(*(t.to("tpu") for t in (q, *pages, lengths, index + 1))).cpu()
+    for wrong in ([0, 7, 16], [1, 7, 17]):
+        with pytest.raises(RuntimeError, match="or a length is not of 1 to 16 tokens"):
+            given = (q, *pages, torch.tensor(wrong), index)
+            torch.tpu.ops.paged_attention(*(t.to("tpu") for t in given)).cpu()
+    with pytest.raises(ValueError, match=r"page_indices has to hold integers, got torch\.float32"):
+        torch.tpu.ops.paged_attention(*(t.to("tpu") for t in (q, *pages, lengths, index.float())))
     query, both = normal(9, 4, 128, seed=4), normal(12, 4, 4, 128, seed=5)
     rest = [torch.tensor(v, dtype=torch.int32) for v in ([5, 7, 16], [0, 5, 6, 9], [3])]
     operands = [query, both, rest[0], index, *rest[1:]]
     got = torch.tpu.ops.ragged_paged_attention(*(t.to("tpu") for t in operands))
     want = paged.ragged_paged_attention(np, *(t.numpy() for t in operands), 128**-0.5, np.float64)
     np.testing.assert_allclose(got.cpu().numpy(), want, rtol=1e-4, atol=1e-5)
+    two = [
+        *operands[:4],
+        torch.tensor([0, 5, 6, 0], dtype=torch.int32),
+        torch.tensor([2]),
+    ]  # what is behind is anything
+    torch.testing.assert_close(torch.tpu.ops.ragged_paged_attention(*(t.to("tpu") for t in two))[:6], got[:6])
+    for at, wrong in ((2, [2, 7, 16]), (4, [0, 6, 5, 9]), (4, [0, 5, 6, 19]), (5, [4])):
+        changed = [*operands[:at], torch.tensor(wrong), *operands[at + 1 :]]
+        with pytest.raises(RuntimeError, match="starts do not ascend from 0 to 9 at most, or count"):
+            torch.tpu.ops.ragged_paged_attention(*(t.to("tpu") for t in changed)).cpu()
 
 
 def attend(q, k, v):

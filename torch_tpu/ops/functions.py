@@ -35,10 +35,9 @@ def _ends(group_sizes: torch.Tensor, rows: int) -> torch.Tensor:
             f"ragged_dot: group_sizes has to be a vector of integers, got {group_sizes.dtype} of shape "
             f"{tuple(group_sizes.shape)}"
         )
-    fits = (group_sizes >= 0).all() & (group_sizes.sum() <= rows)
-    torch.ops.aten._assert_async.msg(
-        fits, f"ragged_dot: group_sizes are negative, or more than the {rows} rows of lhs together"
-    )
+    wide = group_sizes.long()
+    fits = ((wide >= 0) & (wide <= rows)).all() & (wide.sum() <= rows)  # one by one as well: a sum wraps
+    _assert(fits, f"ragged_dot: group_sizes are negative, or more than the {rows} rows of lhs together")
     return torch.cumsum(group_sizes, 0, dtype=torch.int32)
 
 
@@ -57,7 +56,7 @@ def ragged_dot(lhs: torch.Tensor, rhs: torch.Tensor, group_sizes: torch.Tensor) 
       (rows, n) of lhs's dtype; rows behind the last group are 0.
 
     Raises:
-      ValueError: shapes do not fit; a tensor is on cpu; group_sizes is not a vector of integers.
+      ValueError: shapes do not fit; a tensor is on cpu; float8; group_sizes is not a vector of integers.
       RuntimeError: dtypes do not fit; a size is negative, or the sizes are more rows than there are (this one when the
         device is waited for).
     """
@@ -67,7 +66,17 @@ def ragged_dot(lhs: torch.Tensor, rhs: torch.Tensor, group_sizes: torch.Tensor) 
             f"ragged_dot: expected lhs (rows, k), rhs (groups, k, n) and group_sizes (groups,), got {list(lhs.shape)}, "
             f"{list(rhs.shape)} and {list(group_sizes.shape)}"
         )
+    _require_wide("ragged_dot", lhs, rhs)
     return F.grouped_mm(lhs, rhs, offs=_ends(group_sizes, lhs.shape[0]))
+
+
+def _require_wide(name: str, *operands: torch.Tensor) -> None:
+    """A product of float8 has scales, and a result of another type."""
+    for t in operands:
+        if t.is_floating_point() and t.dtype.itemsize == 1:
+            raise ValueError(
+                f"{name}: {t.dtype} is not supported; use torch._scaled_grouped_mm with its scales, or pass .bfloat16()"
+            )
 
 
 def ragged_dot_weight_grad(lhs: torch.Tensor, grad: torch.Tensor, group_sizes: torch.Tensor) -> torch.Tensor:
@@ -77,6 +86,7 @@ def ragged_dot_weight_grad(lhs: torch.Tensor, grad: torch.Tensor, group_sizes: t
       ValueError: as ``ragged_dot``.
     """
     _require_devices("ragged_dot_weight_grad", lhs=lhs, grad=grad, group_sizes=group_sizes)
+    _require_wide("ragged_dot_weight_grad", lhs, grad)
     return F.grouped_mm(lhs.mT, grad, offs=_ends(group_sizes, lhs.shape[0]))
 
 
@@ -139,14 +149,21 @@ def splash_sdpa(
       ValueError: shapes or dtypes do not fit.
     """
     _require(query.dim() == 4 and key.dim() == 4 and value.shape == key.shape, "splash_sdpa", query, key, value)
-    fits = query.shape[0] == key.shape[0] and query.shape[3] == key.shape[3] and query.shape[1] % key.shape[1] == 0
+    fits = query.shape[0] == key.shape[0] and query.shape[3] == key.shape[3] and _of_heads(query, key.shape[1])
     _require(fits, "splash_sdpa", query, key, value)
     if query.dtype not in (torch.bfloat16, torch.float32) or {key.dtype, value.dtype} != {query.dtype}:
         raise ValueError(f"splash_sdpa: expected bfloat16 or float32, all alike; got {query.dtype} and {key.dtype}")
+    if soft_cap is not None and not soft_cap > 0:
+        raise ValueError(f"splash_sdpa: soft_cap={soft_cap} has to be more than 0; None is no cap")
     if window is not None and (window < 1 or query.shape[2] > key.shape[2] + window - 1):
         raise ValueError(f"splash_sdpa: window={window} leaves queries without a key; give a larger one")
     scale = 1 / math.sqrt(query.shape[3]) if scale is None else scale
     return _flash_attention(query, key, value, is_causal, scale, window, soft_cap)
+
+
+def _of_heads(query: torch.Tensor, kv_heads: int) -> bool:
+    """Whether the heads of a query (its second dimension) are as many for each head of keys."""
+    return kv_heads > 0 and query.shape[1] % kv_heads == 0
 
 
 def _require(fits: bool, name: str, *tensors: torch.Tensor) -> None:
@@ -188,10 +205,33 @@ def _ragged_paged_attention(
     return kernel.ragged_paged_attention(query, pages, lengths, page_indices, starts, count, scale)
 
 
-def _check_pages(name: str, indices: torch.Tensor, pages: int) -> None:
-    torch.ops.aten._assert_async.msg(
-        ((indices >= 0) & (indices < pages)).all(), f"{name}: a page index is not one of {pages} pages"
-    )
+@jax_op("torch_tpu::pages_fit", x64=True)
+def _pages_fit(lengths: jax.Array, indices: jax.Array, pages: int, page: int) -> jax.Array:
+    return jnp.all((indices >= 0) & (indices < pages)) & jnp.all((lengths > 0) & (lengths <= indices.shape[1] * page))
+
+
+@jax_op("torch_tpu::sequences_fit", x64=True)
+def _sequences_fit(
+    lengths: jax.Array, indices: jax.Array, starts: jax.Array, count: jax.Array, pages: int, page: int, tokens: int
+) -> jax.Array:
+    """Of the sequences that there are: the others' lengths and starts are anything."""
+    there = jnp.arange(lengths.shape[0]) < count[0]
+    new = jnp.diff(starts)
+    each = (new >= 0) & (new <= lengths) & (lengths <= indices.shape[1] * page) & (starts[1:] <= tokens)
+    fits = jnp.all(each | ~there) & (starts[0] == 0) & (count[0] >= 0) & (count[0] <= lengths.shape[0])
+    return fits & jnp.all((indices >= 0) & (indices < pages))
+
+
+def _require_integers(name: str, **tensors: torch.Tensor) -> None:
+    for parameter, t in tensors.items():
+        if t.is_floating_point() or t.is_complex() or t.dtype == torch.bool:
+            raise ValueError(f"{name}: {parameter} has to hold integers, got {t.dtype}")
+
+
+def _require_floats(name: str, *tensors: torch.Tensor) -> None:
+    for t in tensors:
+        if not t.is_floating_point() or t.dtype.itemsize == 1:
+            raise ValueError(f"{name}: expected query and pages of bfloat16, float16 or float32, got {t.dtype}")
 
 
 def paged_attention(
@@ -208,15 +248,23 @@ def paged_attention(
       scale: of the scores; by default 1 / sqrt(size).
 
     Raises:
-      ValueError: shapes do not fit.
-      RuntimeError: a page index is out of range (when the device is waited for).
+      ValueError: shapes or dtypes do not fit.
+      RuntimeError: a page index or a length is out of range (when the device is waited for).
     """
     fits = query.dim() == 3 and key_pages.dim() == 4 and value_pages.shape == key_pages.shape
-    fits = fits and query.shape[2] == key_pages.shape[3] and query.shape[1] % key_pages.shape[0] == 0
+    fits = fits and query.shape[2] == key_pages.shape[3] and _of_heads(query, key_pages.shape[0])
     fits = fits and lengths.shape == query.shape[:1] and page_indices.dim() == 2
+    fits = fits and page_indices.shape[0] == query.shape[0]
     _require(fits, "paged_attention", query, key_pages, value_pages, lengths, page_indices)
     _require_lanes("paged_attention", query.shape[2])
-    _check_pages("paged_attention", page_indices, key_pages.shape[1])
+    _require_integers("paged_attention", lengths=lengths, page_indices=page_indices)
+    _require_floats("paged_attention", query, key_pages, value_pages)
+    pages, page = key_pages.shape[1:3]
+    _assert(
+        _pages_fit(lengths, page_indices, pages, page),
+        f"paged_attention: a page index is not one of {pages} pages, or a length is not of 1 to "
+        f"{page_indices.shape[1] * page} tokens",
+    )
     scale = 1 / math.sqrt(query.shape[2]) if scale is None else scale
     return _paged_attention(query, key_pages, value_pages, lengths, page_indices, scale)
 
@@ -240,15 +288,24 @@ def ragged_paged_attention(
       (tokens, heads, size); rows of no sequence hold anything.
 
     Raises:
-      ValueError: shapes do not fit.
-      RuntimeError: a page index is out of range (when the device is waited for).
+      ValueError: shapes or dtypes do not fit.
+      RuntimeError: page indices, lengths, starts or the count cannot be (when the device is waited for).
     """
     fits = query.dim() == 3 and pages.dim() == 4 and query.shape[2] == pages.shape[3] and pages.shape[2] % 2 == 0
-    fits = fits and query.shape[1] % (pages.shape[2] // 2) == 0 and count.shape == (1,)
+    fits = fits and _of_heads(query, pages.shape[2] // 2) and count.shape == (1,)
+    fits = fits and (starts.dim(), lengths.dim(), page_indices.dim()) == (1, 1, 2)
     fits = fits and starts.shape[0] == lengths.shape[0] + 1 == page_indices.shape[0] + 1
     _require(fits, "ragged_paged_attention", query, pages, lengths, page_indices, starts, count)
     _require_lanes("ragged_paged_attention", query.shape[2])
-    _check_pages("ragged_paged_attention", page_indices, pages.shape[0])
+    whole = {"lengths": lengths, "page_indices": page_indices, "starts": starts, "count": count}
+    _require_integers("ragged_paged_attention", **whole)
+    _require_floats("ragged_paged_attention", query, pages)
+    _assert(
+        _sequences_fit(*whole.values(), pages.shape[0], pages.shape[1], query.shape[0]),
+        f"ragged_paged_attention: a page index is not one of {pages.shape[0]} pages, a length is more than "
+        f"{page_indices.shape[1] * pages.shape[1]} tokens or less than its new ones, starts do not ascend from "
+        f"0 to {query.shape[0]} at most, or count is more than {lengths.shape[0]}",
+    )
     scale = 1 / math.sqrt(query.shape[2]) if scale is None else scale
     return _ragged_paged_attention(query, pages, lengths, page_indices, starts, count, scale)
 
