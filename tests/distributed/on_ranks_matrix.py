@@ -239,7 +239,11 @@ def exchanges():
 
 
 def reductions_of_floats():
-    _run(_reductions, FLOATS)
+    _run(_reductions, (torch.float32, torch.float64))
+
+
+def reductions_of_halves():
+    _run(_reductions, (torch.bfloat16, torch.float16))
 
 
 def reductions_of_integers():
@@ -335,7 +339,10 @@ def refused():
     assert x.item() == SIZE
 
 
-FAMILIES = (rooted, gathers, exchanges, reductions_of_floats, reductions_of_integers, reductions_of_others)
+FAMILIES = (
+    rooted, gathers, exchanges, reductions_of_floats, reductions_of_halves, reductions_of_integers,
+    reductions_of_others,
+)  # fmt: skip
 PARTS = (*FAMILIES, coalesced, point_to_point, values_of_floats, refused)
 
 

@@ -24,8 +24,8 @@ def test_placements():
 @pytest.mark.parametrize(
     "part",
     [
-        "rooted", "gathers", "exchanges", "reductions_of_floats", "reductions_of_integers", "reductions_of_others",
-        "point_to_point",
+        "rooted", "gathers", "exchanges", "reductions_of_floats", "reductions_of_halves", "reductions_of_integers",
+        "reductions_of_others", "point_to_point",
     ],
 )  # fmt: skip
 def test_collectives(part, size):
