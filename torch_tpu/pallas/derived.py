@@ -96,7 +96,7 @@ def differentiate(op: JaxOp) -> None:
             tensors = list(ctx.saved_tensors)
             wanted = [i for i, t in enumerate(tangents) if t is not None and _continuous(tensors[i])]
             with forward_ad._set_fwd_grad_enabled(ctx.modes[1]):  # for the levels below: this one has its tangents
-                primals = [t if t is None else forward_ad.unpack_dual(t).primal for t in tensors]
+                primals = [forward_ad.unpack_dual(t).primal for t in tensors]
                 values = _restored(signature, primals, ctx.template)
                 made = iter(pushed()(*values, [tangents[i] for i in wanted], wanted))
             return tuple(next(made) if has else None for has in ctx.continuous)
