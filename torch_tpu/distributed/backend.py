@@ -41,11 +41,12 @@ def _host_backend(options: Any, *, loopback: bool) -> Any:
     """The gloo of a group. Its members wait for each other in C++, so one that fails meanwhile is looked for here."""
     rank, ranks = options.group_rank, list(options.global_ranks_in_group)
     make = functools.partial(
-        process_groups.gloo, options.store, rank, options.group_size, options.timeout, loopback=loopback
+        process_groups.gloo, rank=rank, size=options.group_size, timeout=options.timeout, loopback=loopback
     )
     if not ranks:  # of the world, whose ranks have just met
-        return make()
-    making = in_thread(make)
+        return make(options.store)
+    store = options.store.clone()  # a connection of its own: one that waits answers nobody else
+    making = in_thread(functools.partial(make, store))
     place = Place(options.group_id, ranks, rank, ranks[rank], options.timeout.total_seconds())
     what, ended = f"making group {options.group_id!r}", making.ended
     Operation(place, 0, what, [], ended.is_set, making.result, pause=ended.wait, peers=ranks).wait()
