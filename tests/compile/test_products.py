@@ -41,6 +41,13 @@ def test_sizes_that_are_not_known_are_left():
     assert left_dims(lambda x, w: F.linear(x, w), X, W, mode="symbolic") == [2]
 
 
+def test_a_backward_graph_keeps_whole_tiles_as_matrices():
+    for length, dims in ((5, 3), (16, 2)):
+        graph = make_fx(lambda x, w: F.linear(x, w), tracing_mode="fake")(torch.ones(2, length, 8), W)
+        products.unflatten(graph, backward=True)
+        assert [n.args[0].meta["val"].dim() for n in graph.graph.nodes if n.target in products._LEFT] == [dims]
+
+
 class Net(nn.Module):
     def __init__(self) -> None:
         super().__init__()

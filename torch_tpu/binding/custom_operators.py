@@ -69,7 +69,7 @@ def _held_by_others(given: Any) -> list[Any]:
     found = []
     for t in given if isinstance(given, (list, tuple)) else [given]:
         buffer = None if t is None else binding_tensor.buffer_of(t)
-        if buffer is not None and _users(t.untyped_storage()._cdata) > _SOLE:
+        if t is not None and buffer is not None and _users(t.untyped_storage()._cdata) > _SOLE:
             found.append(buffer.array)
     return found
 

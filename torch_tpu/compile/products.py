@@ -5,6 +5,10 @@ before the last is no multiple of XLA:TPU's tile, the two lie differently in mem
 around the product (attention over 197 tokens: 496 MiB of HBM traffic a layer, 287 without them). Here the product reads
 the operand in its own dimensions and is flattened behind, so that two reshapes meet, which XLA takes out.
 
+A backward graph reads what forward has kept as matrices. There it is done only where the two lie differently: else part
+of an activation's gradient would be seen in one way and part in the other, and go through the memory in float32 (a
+decoder's training step, 16 layers of 2048 tokens: temporaries 1.33 of JAX's, 1.16 without).
+
 A graph rewritten like this is for ``evaluate`` alone: PyTorch's own ``mm`` takes no tensor of three dimensions.
 """
 
@@ -17,16 +21,21 @@ from torch.fx import GraphModule, Node
 
 _aten = torch.ops.aten
 # Operator -> which of its arguments is the left matrix.
-_LEFT = {_aten.mm.default: 0, _aten.addmm.default: 1}
+_LEFT: dict[Any, int] = {_aten.mm.default: 0, _aten.addmm.default: 1}
+_ROWS = 16  # of a tile of half types; it is 8 of float32
 _VIEWS = (_aten.view.default, _aten._unsafe_view.default, _aten.reshape.default)
 
 
-def unflatten(module: GraphModule) -> None:
-    """Rewrite, in place, the products whose left matrix is [..., k] seen as [rows, k], of sizes that are known."""
+def unflatten(module: GraphModule, backward: bool = False) -> None:
+    """Rewrite, in place, the products whose left matrix is [..., k] seen as [rows, k], of sizes that are known.
+
+    Args:
+      backward: only those whose dimension before k is no multiple of a tile.
+    """
     changed = False
     for node in list(module.graph.nodes):
         source = _before_flattening(node)
-        if source is not None:
+        if source is not None and not (backward and source.meta["val"].shape[-2] % _ROWS == 0):
             _in_own_dimensions(node, source)
             changed = True
     if changed:

@@ -31,7 +31,7 @@ _PRODUCTS: dict[Any, tuple[tuple[int, ...], int | None]] = {
     _aten._scaled_dot_product_fused_attention_overrideable.default: ((0, 1, 2), None),
 }
 # Activations whose lowering for TPU divides -> the number of features from which on they are not fused.
-_FUSED = {_aten.gelu.default: 4096, _aten.silu.default: 2048, _aten.sigmoid.default: 2048}
+_FUSED: dict[Any, int] = {_aten.gelu.default: 4096, _aten.silu.default: 2048, _aten.sigmoid.default: 2048}
 _GELU_TANH = 2048
 _FEATURES = 256
 _HALF = (torch.bfloat16, torch.float16)
