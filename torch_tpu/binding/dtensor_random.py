@@ -36,9 +36,19 @@ def _region(tracker: Any, spec: Any, generator: Any) -> Iterator[None]:
     if not tracker.distribute_region_enabled:
         yield
         return
+    from torch.distributed._functional_collectives import _are_we_tracing
+
     from torch_tpu.binding.device import current_device
     from torch_tpu.runtime import rng
 
+    if _are_we_tracing():
+        if any(not p.is_replicate() for p in spec.placements):
+            raise NotImplementedError(
+                f"tpu: a random operator on a DTensor that is split ({spec.placements}) in a compiled graph is not "
+                "supported: its shards would draw the same numbers; keep it outside of torch.compile"
+            )
+        yield
+        return
     default = generators.default_generator(current_device())
     bits = rng.draw_key(default if generator is None else generators.check_for_tpu(generator))
     state = default.get_state()

@@ -223,7 +223,8 @@ class Operation:
             if not cause and missing:
                 cause = f"no answer from {missing}, which may have been killed"
         except Exception:  # the store has gone with its rank
-            cause = "the rank that holds the store has ended"
+            gone = ", ".join(map(str, sorted(cluster.gone()))) or "not known"
+            cause = f"the rank that holds the store has ended; ranks that have ended: rank {gone}"
         return self._chained(f"{self._where()} failed: {cause}; {text[:1500]}", error)
 
     @staticmethod
