@@ -2,9 +2,10 @@
 
     python benchmarks/flash_attention.py [--lengths 512,1024,2048,4096] [--chip v6e] [--masks none,mask]
 
-32 heads of 64, 8 of keys, bfloat16. Bytes are read off the compiled module (HBM only). ``roofline`` is the larger of
-the compiler's FLOPs by the chip's peak and those bytes by its bandwidth. A splash kernel declares no FLOPs: its time
-is that of its bytes, beside which ``products`` has the time of all scores' products (a causal kernel skips about half).
+32 heads of 64, 8 of keys, bfloat16. Bytes (HBM only) and the FLOPs of products are read off the compiled module, those
+of a loop as often as it runs. ``roofline`` is the larger of the FLOPs by the chip's peak and the bytes by its bandwidth.
+A splash kernel declares no FLOPs: its time is that of its bytes, beside which ``products`` has the time of all scores'
+products (a causal kernel skips about half).
 """
 
 from __future__ import annotations
@@ -68,12 +69,13 @@ def main() -> None:
                 shapes: list[tuple[Any, Any]] = [q, kv, kv, *([q] if step == "backward" else [])]
                 shapes += [((1, 1, length, length), jnp.bool_)] if kind != "none" else []
                 found = checking.compiled(fn, shapes, args.chip)
-                nbytes = hlo.total(hlo.Module(found.text).costs(), "hbm_bytes")
-                us = 1e6 * max(found.flops / where.flops("bf16"), nbytes / where.hbm_bandwidth)
+                costs = hlo.Module(found.text).costs()
+                nbytes, flops = hlo.total(costs, "hbm_bytes"), hlo.total(costs, "flops")
+                us = 1e6 * max(flops / where.flops("bf16"), nbytes / where.hbm_bandwidth)
                 products = 2 * HEADS * length * length * SIZE * (2 if step == "forward" else 5)
                 figures = (
                     nbytes / 1e6,
-                    found.flops / 1e9,
+                    flops / 1e9,
                     found.temp_bytes / 1e6,
                     us,
                     1e6 * products / where.flops("bf16"),

@@ -13,6 +13,8 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 
+from torch_tpu.aot import loops
+
 _BITS = {
     "pred": 8, "s2": 2, "u2": 2, "s4": 4, "u4": 4, "s8": 8, "u8": 8, "s16": 16, "u16": 16, "s32": 32, "u32": 32,
     "s64": 64, "u64": 64, "f16": 16, "bf16": 16, "f32": 32, "f64": 64, "c64": 64, "c128": 128,
@@ -136,7 +138,7 @@ class Module:
         fetched: dict[str, Cost] = {}
         for i in within.instructions.values():
             if i.opcode in ("while", "call", "conditional"):
-                trips = _trip_count(i) if i.opcode == "while" else 1
+                trips = loops.trip_count(i, within, self.computations) if i.opcode == "while" else 1
                 for name in i.called:
                     yield from self._costs(self.computations[name], times * trips)
             elif i.opcode == "bitcast" or "ConcatBitcast" in i.attributes:  # slices fetched apart are one array again
@@ -295,11 +297,6 @@ def _group_size(i: Instruction) -> int:
         return int(shape.group(1).split(",")[-1])
     first = re.search(r"replica_groups=\{\{([0-9,]+)\}", i.attributes)
     return len(first.group(1).split(",")) if first else 0
-
-
-def _trip_count(i: Instruction) -> int:
-    found = re.search(r'"known_trip_count":\{"n":"?(\d+)', i.attributes)
-    return int(found.group(1)) if found else 1
 
 
 def dot_flops(i: Instruction, left: Array) -> float:
