@@ -1,5 +1,7 @@
 """What binding/process_groups.py and binding/ddp.py rely on in torch.distributed, a test a promise."""
 
+import inspect
+
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
@@ -55,3 +57,37 @@ def test_dtensor_takes_strategies_and_context_parallel_handlers():
     assert all(map(callable, (OpStrategy, RuntimeSchemaInfo, expand_to_full_mesh_op_strategy, register_op_strategy)))
     assert isinstance(_attention.custom_ops, dict)
     assert callable(_attention._templated_ring_attention) and callable(_attention._templated_ring_attention_backward)
+
+
+def _parameters(function: object) -> list[str]:
+    return list(inspect.signature(function).parameters)  # type: ignore[arg-type]
+
+
+def test_what_is_changed_of_groups_has_the_shape_that_is_relied_on():
+    assert _parameters(c10d._new_process_group_helper)[:5] == [
+        "group_size", "group_rank", "global_ranks_in_group", "backend", "store",
+    ]  # fmt: skip
+    assert _parameters(c10d._hash_ranks_to_str) == ["ranks"]
+    assert _parameters(dist.monitored_barrier) == ["group", "timeout", "wait_all_ranks"]
+    assert callable(torch.ops.c10d.monitored_barrier_)
+
+
+def test_what_is_changed_of_ddp_fsdp_and_dtensor_has_the_shape_that_is_relied_on():
+    from torch.distributed.fsdp import _init_utils
+    from torch.distributed.tensor import _random
+    from torch.nn.parallel import DistributedDataParallel
+
+    assert _parameters(DistributedDataParallel._check_comm_hook) == ["self", "hook"]
+    assert _parameters(DistributedDataParallel._register_builtin_comm_hook) == ["self", "comm_hook_type"]
+    assert {"FP16_COMPRESS", "ALLREDUCE"} <= set(dist.BuiltinCommHookType.__members__)
+    assert _parameters(_init_utils._init_param_handle_from_params)[0] == "state"
+    assert callable(_init_utils._get_device_from_device_id)
+    assert _parameters(_random.OffsetBasedRNGTracker._distribute_region)[:3] == ["self", "spec", "generator"]
+    assert _parameters(_random._calc_shard_linear_idx) and _parameters(_random._calc_shard_info)
+
+
+def test_a_storage_counts_its_users():
+    t = torch.empty(3)
+    alone = torch._C._storage_Use_Count(t.untyped_storage()._cdata)
+    view = t[1:]
+    assert torch._C._storage_Use_Count(view.untyped_storage()._cdata) == alone + 1

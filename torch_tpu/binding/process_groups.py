@@ -94,7 +94,7 @@ def _renew_worlds() -> None:
         group_size: int, group_rank: int, ranks: list[int], backend: Any, store: Any, *args: Any, **kwargs: Any
     ) -> Any:  # fmt: skip
         if not ranks and store is not None and (number := next(made)):
-            store = dist.PrefixStore(f"world {number}", store)
+            store = c10d.PrefixStore(f"world {number}", store)
         return original(group_size, group_rank, ranks, backend, store, *args, **kwargs)
 
     c10d._new_process_group_helper = new_process_group_helper
