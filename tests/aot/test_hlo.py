@@ -30,6 +30,36 @@ def test_metadata_of_a_kernel_over_several_lines():
     assert (kernel.name, kernel.vmem_bytes) == ("attend", 4096)
 
 
+FUSED_KERNEL = """HloModule m, is_scheduled=true
+
+%fused_computation.10.clone.1 (param_0: bf16[2,8,128], param_1: s32[], param_2: bf16[8,128]) -> bf16[2,8,128] {
+  %param_0 = bf16[2,8,128]{2,1,0:T(8,128)(2,1)} parameter(0)
+  %param_1 = s32[]{:T(128)S(6)} parameter(1)
+  %param_2 = bf16[8,128]{1,0:T(8,128)(2,1)} parameter(2)
+  %splash.9 = bf16[8,128]{1,0:T(8,128)(2,1)} custom-call(%param_2), custom_call_target="tpu_custom_call", metadata={op_name="jit(f)/splash_mha_dkv_no_residuals/pallas_call"}, backend_config={"custom_call_config":{"body":"AA","cost_estimate":{"flops":"3000"}}}
+  %bitcast.141 = bf16[1,8,128]{2,1,0:T(8,128)(2,1)} bitcast(%splash.9)
+  %constant.271 = s32[]{:T(128)} constant(0)
+  ROOT %update = bf16[2,8,128]{2,1,0:T(8,128)(2,1)} dynamic-update-slice(%param_0, %bitcast.141, %param_1, %constant.271, /*index=3*/%constant.271)
+}
+
+ENTRY %main (a: bf16[2,8,128], i: s32[], x: bf16[8,128]) -> bf16[2,8,128] {
+  %a = bf16[2,8,128]{2,1,0:T(8,128)(2,1)} parameter(0)
+  %i = s32[]{:T(128)} parameter(1)
+  %x = bf16[8,128]{1,0:T(8,128)(2,1)} parameter(2)
+  ROOT %splash.10 = bf16[2,8,128]{2,1,0:T(8,128)(2,1)} fusion(%a, %i, %x), kind=kCustom, calls=%fused_computation.10.clone.1, metadata={op_name="jit(f)/splash_mha_dkv_no_residuals/pallas_call"}, backend_config={"used_scoped_memory_configs":[{"memory_space":"1","offset":"0","size":"8192"}]}
+}
+"""  # noqa: E501
+
+
+def test_a_kernel_within_a_fusion():
+    """libtpu's form of a kernel in a loop, whose result is one part of an array: the fusion has the memory."""
+    (kernel,) = kernels.compiled(FUSED_KERNEL, (), topology("v6e-1").chip)
+    assert (kernel.name, kernel.count, kernel.vmem_bytes) == ("splash_mha_dkv_no_residuals", 1, 8192)
+    (cost,) = hlo.Module(FUSED_KERNEL).costs()
+    assert (cost.flops, cost.dtype) == (3000, "bf16") and cost.label.startswith("kernel splash_mha_dkv_no_residuals")
+    assert cost.hbm_bytes == 2 * 8 * 128 * 2 + 4  # the operand, the part that is written, the index
+
+
 MODULE = """HloModule m, is_scheduled=true, input_output_alias={ {0}: (1, {}, may-alias), {2}: (0, {}, must-alias) }
 
 %fused (p0: bf16[4,8,2048,64], p1: bf16[4,8,1,64], p2: s32[]) -> bf16[4,8,2048,64] {

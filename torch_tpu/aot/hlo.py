@@ -156,8 +156,9 @@ class Module:
         yield from fetched.values()
 
     def _cost(self, i: Instruction, within: Computation, times: int) -> Cost:
-        if i.attribute("custom_call_target") == '"tpu_custom_call"':
-            return self._kernel_cost(i, within, times)
+        kernel = self._kernel(i)
+        if kernel is not None:
+            return self._kernel_cost(kernel, i, within, times)
         products = list(self._products(i, within))
         flops = sum(f for _, f, _ in products)
         dtype = max(products, key=lambda p: p[1])[0] if products else ""
@@ -165,9 +166,16 @@ class Module:
         ranks = _group_size(i) if _is_collective(i) else 0
         return Cost(i.name, i.opcode, label, dtype, flops, self._hbm_bytes(i, within), _ici_bytes(i), times, ranks)
 
-    def _kernel_cost(self, i: Instruction, within: Computation, times: int) -> Cost:
+    def _kernel(self, i: Instruction) -> Instruction | None:
+        """The Pallas kernel that an instruction is, or that a fusion has in it (with an update of a larger array)."""
+        if i.attribute("custom_call_target") == '"tpu_custom_call"':
+            return i
+        inner = self.computations[i.called[0]].instructions.values() if i.opcode == "fusion" else ()
+        return next((k for j in inner if (k := self._kernel(j)) is not None), None)
+
+    def _kernel_cost(self, kernel: Instruction, i: Instruction, within: Computation, times: int) -> Cost:
         """A Pallas kernel: its own estimate, where it has one; else each operand is read once, each result written."""
-        estimate = {k: float(v) for k, v in re.findall(r'"(flops|bytes_accessed)":"?(\d+)', i.attributes)}
+        estimate = {k: float(v) for k, v in re.findall(r'"(flops|bytes_accessed)":"?(\d+)', kernel.attributes)}
         arrays = [a for n in i.operands if n in within.instructions for a in within.instructions[n].result]
         nbytes = self._hbm_bytes(i, within)
         if nbytes and estimate.get("bytes_accessed"):
@@ -175,7 +183,7 @@ class Module:
         flops = estimate.get("flops", 0.0)
         floats = [a for a in arrays if a.dtype[0] in "fb"]
         dtype = max(floats, key=lambda a: a.nbytes).dtype if floats else "bf16"
-        return Cost(i.name, i.opcode, f"kernel {_label(i)}", dtype if flops else "", flops, nbytes, 0, times)
+        return Cost(i.name, i.opcode, f"kernel {_label(kernel)}", dtype if flops else "", flops, nbytes, 0, times)
 
     # Products --------------------------------------------------------------------------------------------------
 

@@ -71,11 +71,23 @@ def _kernel_calls(jaxpr: Any) -> Iterator[Any]:
 
 
 def compiled(text: str, known: Sequence[Source], chip: Chip) -> tuple[Kernel, ...]:
-    """The kernels in the text of a compiled module."""
+    """The kernels in the text of a compiled module.
+
+    Of one that is part of a fusion, with the update of a larger array by its result, the fusion has the memory.
+    """
     found: collections.Counter[tuple[str, int]] = collections.Counter()
+    fusions: dict[str, str] = {}
+    kernels: list[tuple[str, str]] = []
+    within = ""
     for line in hlo.lines(text):
-        if _TARGET in line:
-            found[_name(line), _vmem(line)] += 1
+        if line.startswith("%"):
+            within = line[1:].partition(" ")[0]
+        elif " fusion(" in line and (called := re.search(r"\bcalls=%([\w.\-]+)", line)):
+            fusions[called.group(1)] = line
+        elif _TARGET in line:
+            kernels.append((line, within))
+    for line, within in kernels:
+        found[_name(line), _vmem(line) or _vmem(fusions.get(within, ""))] += 1
     return tuple(
         Kernel(name, _where(name, known), count, nbytes, chip.vmem) for (name, nbytes), count in found.items()
     )  # fmt: skip
