@@ -1,5 +1,7 @@
 """torch.tpu.ops on the device, and where the kernels come in by themselves."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -72,7 +74,7 @@ FORMS = {
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("form", FORMS)
 def test_grouped_mm_compiled(form, dtype):
-    """Every dtype: PyTorch's own rule for fake tensors takes bfloat16 alone."""
+    """PyTorch's own rule for fake tensors takes bfloat16 alone."""
     left, right, turned = FORMS[form]
 
     def call(device, wrap):
@@ -86,6 +88,30 @@ def test_grouped_mm_compiled(form, dtype):
     got = call("tpu", lambda f: torch.compile(f, backend="tpu", fullgraph=True))
     for g, w in zip(got, call("cpu", lambda f: f), strict=True):
         torch.testing.assert_close(g, w, rtol=2e-2 if dtype == torch.bfloat16 else 1e-5, atol=1e-3)
+
+
+OTHER_TYPES = [
+    (torch.float8_e4m3fn, None, None), (torch.float8_e5m2, None, None), (torch.float64, None, None),
+    (torch.int32, None, None), (torch.complex64, None, None), (torch.bfloat16, torch.float8_e4m3fn, None),
+    (torch.float32, torch.bfloat16, None), (torch.bfloat16, None, torch.float32),
+    (torch.float32, None, torch.float8_e4m3fn), (torch.float16, None, torch.int64),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("rows", [16, 512])  # with many CPU is not asked in advance
+@pytest.mark.parametrize(("left", "right", "out"), OTHER_TYPES, ids=str)
+def test_grouped_mm_takes_no_types_but_cpus(left, right, out, rows):
+    said = []
+    for device in ("cpu", "tpu"):
+        x = torch.ones(rows, 32).to(left).to(device)
+        w, ends = torch.ones(2, 32, 16).to(right or left).to(device), torch.tensor([4, rows], dtype=torch.int32)
+        calls = [torch._grouped_mm, torch.compile(torch._grouped_mm, backend="tpu")]
+        for call in calls[: 1 if device == "cpu" else 2]:
+            with pytest.raises(RuntimeError) as e:
+                call(x, w, offs=ends.to(device), out_dtype=out)
+            said.append(str(e.value))
+    assert said[1] == said[0]
+    assert re.search("Expected mat_|output dtype must match|the same dtype", said[2])
 
 
 @pytest.mark.parametrize("compiled", [False, True])

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch._subclasses.fake_impls import register_op_impl
 
+from torch_tpu.lowering.grouped_matmul import refused_types
+
 _aten = torch.ops.aten
 
 
@@ -22,11 +24,14 @@ def _grouped_mm(
     """PyTorch's rule takes bfloat16 alone, and wants the alignment of CUDA kernels."""
     if not _on_tpu((self, mat2)):
         return NotImplemented
+    refused = refused_types(self.dtype, mat2.dtype, out_dtype)
+    if refused is not None:
+        raise RuntimeError(refused)
     shape = _grouped_shape(self, mat2, offs)
     if shape is None or bias is not None:
         return NotImplemented  # PyTorch's rule says what is wrong
     with fake_mode:
-        return torch.empty(shape, dtype=out_dtype or self.dtype, device=self.device)
+        return torch.empty(shape, dtype=self.dtype, device=self.device)
 
 
 def _grouped_shape(self: torch.Tensor, mat2: torch.Tensor, offs: torch.Tensor | None) -> tuple[Any, ...] | None:

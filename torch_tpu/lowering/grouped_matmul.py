@@ -150,13 +150,32 @@ def _check(self: Any, mat2: Any, offs: Any, bias: Any) -> None:
         )
 
 
+_TYPES = frozenset({torch.float32, torch.bfloat16, torch.float16})
+
+
+def refused_types(a: torch.dtype, b: torch.dtype, out: torch.dtype | None) -> str | None:
+    """What CPU says of operands and a result of these types; None for those that it takes."""
+    for name, dtype in (("mat_a", a), ("mat_b", b)):
+        if dtype not in _TYPES:
+            return f"Expected {name} to be Float32, BFloat16 or Float16 matrix, got {dtype}"
+    if a != b:
+        return f"expected mat_a and mat_b to have the same dtype, but got: {a} != {b}"
+    if out not in (None, a):
+        return f"Grouped gemm output dtype must match `mat_a` dtype, got {out} and {a}"
+    return None
+
+
 @register("aten::_grouped_mm", precision=True, own_shapes=True)
 def grouped_mm(
     self: Any, mat2: Any, offs: Any = None, bias: Any = None, out_dtype: torch.dtype | None = None
 ) -> Any:  # fmt: skip
-    """The four forms of ``_grouped_mm``, for every dtype that matmul takes (the meta kernel knows bfloat16 alone)."""
+    """The four forms of ``_grouped_mm``, of the types that PyTorch's CPU kernel takes (its meta kernel knows bfloat16
+    alone)."""
+    refused = refused_types(*(dtypes.JAX_TO_TORCH[x.dtype] for x in (self, mat2)), out_dtype)
+    if refused is not None:
+        raise RuntimeError(refused)
     _check(self, mat2, offs, bias)
-    return _grouped(self, mat2, offs, self.dtype if out_dtype is None else dtypes.to_jax(out_dtype))
+    return _grouped(self, mat2, offs, self.dtype)
 
 
 def _grouped(self: Any, mat2: Any, offs: Any, dtype: Any) -> Any:
