@@ -42,6 +42,8 @@ def rms_norm(x: jax.Array, weight: jax.Array, eps: float = 1e-6) -> jax.Array:
     """
     rows = x.reshape(-1, x.shape[-1])
     n, features = rows.shape
+    if n == 0:
+        return x
     block = min(BLOCK, pl.cdiv(n, 8) * 8)
     padded = jnp.pad(rows, ((0, pl.cdiv(n, block) * block - n), (0, 0)))
     out = pl.pallas_call(

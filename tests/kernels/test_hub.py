@@ -14,7 +14,15 @@ import torch
 pytest.importorskip("kernels")
 pytest.importorskip("transformers")
 
-from kernels import LocalLayerRepository, Mode, get_kernel, get_local_kernel, kernelize, use_kernel_mapping
+from kernels import (
+    LayerRepository,
+    LocalLayerRepository,
+    Mode,
+    get_kernel,
+    get_local_kernel,
+    kernelize,
+    use_kernel_mapping,
+)
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3MoeConfig
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
@@ -88,6 +96,7 @@ def test_local_kernel_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = torch.nn.functional.rms_norm(x, (128,), weight, 1e-6)
     kernel = get_local_kernel(TEMPLATE)
     torch.testing.assert_close(kernel.rms_norm(x, weight), wanted)
+    assert kernel.rms_norm(x[:0], weight).shape == (0, 128)
     package = TEMPLATE / "build" / "torch-tpu"
     spec = importlib.util.spec_from_file_location(
         "loaded_again", package / "__init__.py", submodule_search_locations=[str(package)]
@@ -108,7 +117,12 @@ def _llama() -> tuple[Any, torch.Tensor]:
     return AutoModelForCausalLM.from_config(config).eval(), torch.randint(0, 64, (2, 5))
 
 
-def test_kernelize(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("where", ["local repository", "LOCAL_KERNELS"])
+def test_kernelize(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCAL_KERNELS", f"you/rms-norm-tpu={TEMPLATE}")
+    repository: Any = LocalLayerRepository(repo_path=TEMPLATE, layer_name="RMSNorm")
+    if where == "LOCAL_KERNELS":  # with a version the library asks the Hub first
+        repository = LayerRepository("you/rms-norm-tpu", layer_name="RMSNorm", revision="main", trust_remote_code=True)
     model, ids = _llama()
     norm = type(model.model.norm)
     with torch.no_grad():
@@ -116,7 +130,7 @@ def test_kernelize(monkeypatch: pytest.MonkeyPatch) -> None:
         model.to("tpu")
         # What the library's decorator sets; Transformers applies it for the versions of ``kernels`` that it takes.
         monkeypatch.setattr(norm, "kernel_layer_name", "RMSNorm", raising=False)
-        mapping = {"RMSNorm": {"tpu": LocalLayerRepository(repo_path=TEMPLATE, layer_name="RMSNorm")}}
+        mapping: dict[str, Any] = {"RMSNorm": {"tpu": repository}}
         with use_kernel_mapping(mapping, inherit_mapping=False):
             kernelize(model, mode=Mode.INFERENCE | Mode.TORCH_COMPILE, device="tpu", use_fallback=False)
         assert model.model.norm.forward.__func__.__qualname__ == "RMSNorm.forward"

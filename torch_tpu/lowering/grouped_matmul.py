@@ -171,7 +171,7 @@ def grouped_mm(
 ) -> Any:  # fmt: skip
     """The four forms of ``_grouped_mm``, of the types that PyTorch's CPU kernel takes (its meta kernel knows bfloat16
     alone)."""
-    refused = refused_types(*(dtypes.JAX_TO_TORCH[x.dtype] for x in (self, mat2)), out_dtype)
+    refused = refused_types(dtypes.JAX_TO_TORCH[self.dtype], dtypes.JAX_TO_TORCH[mat2.dtype], out_dtype)
     if refused is not None:
         raise RuntimeError(refused)
     _check(self, mat2, offs, bias)

@@ -22,6 +22,8 @@ def rms_norm(x: jax.Array, weight: jax.Array, eps: float = 1e-6) -> jax.Array:
     """``x / sqrt(mean(x^2) + eps) * weight`` over the last dimension."""
     rows = x.reshape(-1, x.shape[-1])
     n, features = rows.shape
+    if n == 0:
+        return x
     block = min(_BLOCK, pl.cdiv(n, 8) * 8)
     padded = jnp.pad(rows, ((0, pl.cdiv(n, block) * block - n), (0, 0)))
     out = pl.pallas_call(
