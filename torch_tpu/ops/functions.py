@@ -57,8 +57,8 @@ def ragged_dot(lhs: torch.Tensor, rhs: torch.Tensor, group_sizes: torch.Tensor) 
 
     Raises:
       ValueError: shapes do not fit; a tensor is on cpu; float8; group_sizes is not a vector of integers.
-      RuntimeError: dtypes differ, or are none of float32, bfloat16, float16; a size is negative, or the sizes are more rows than there are (this one when the
-        device is waited for).
+      RuntimeError: dtypes differ, or are none of float32, bfloat16, float16; a size is negative, or the sizes are more
+        rows than there are (this one when the device is waited for).
     """
     _require_devices("ragged_dot", lhs=lhs, rhs=rhs, group_sizes=group_sizes)
     if lhs.dim() != 2 or rhs.dim() != 3 or lhs.shape[1] != rhs.shape[1] or group_sizes.shape != rhs.shape[:1]:
