@@ -3,7 +3,7 @@
     python benchmarks/flash_attention.py [--lengths 512,1024,2048,4096] [--chip v6e] [--masks none,mask]
 
 32 heads of 64, 8 of keys, bfloat16. Bytes (HBM only) and the FLOPs of products are read off the compiled module, those
-of a loop as often as it runs. ``roofline`` is the larger of the FLOPs by the chip's peak and the bytes by the bandwidth.
+of a loop as often as it runs. ``roofline``: the larger of the FLOPs by the chip's peak and the bytes by its bandwidth.
 A splash kernel declares no FLOPs: its time is that of its bytes, beside which ``products`` has the time of all scores'
 products (a causal kernel skips about half).
 """

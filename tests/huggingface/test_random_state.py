@@ -31,7 +31,8 @@ def _trainer(folder: pathlib.Path, callback: Any, **options: Any) -> hf.Trainer:
     )  # fmt: skip
     rows = [{"input_ids": [i % 20, 3, 5], "labels": i % 2} for i in range(32)]
     settings = hf.TrainingArguments(
-        str(folder), max_steps=6, per_device_train_batch_size=4, logging_steps=1, report_to=[], disable_tqdm=True, **options
+        str(folder), max_steps=6, per_device_train_batch_size=4, logging_steps=1, report_to=[], disable_tqdm=True,
+        **options,
     )  # fmt: skip
     return hf.Trainer(hf.BertForSequenceClassification(config), settings, train_dataset=rows, callbacks=[callback])
 
