@@ -279,7 +279,7 @@ def compiled(a: Architecture, times: Times) -> None:
     given = inputs.make(a.inputs, model.config)
     run = torch.no_grad()(lambda m, x: m(**x))
     on_cpu(lambda: run(model, given), times)
-    # Behind the first call, in which some models set themselves up (under a lock, with a warning): Dynamo traces neither.
+    # Behind the first call, in which some models set themselves up (under a lock, or warn): Dynamo traces neither.
     device, there = copied(model), to(given, "tpu")
     torch._dynamo.reset()
     # Not the model's own outputs: what some models compute while they are traced is something else (PaliGemma's mask).
