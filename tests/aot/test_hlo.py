@@ -26,7 +26,7 @@ def test_metadata_of_a_kernel_over_several_lines():
     """A bracket at the start of a line there does not end the computation."""
     module = hlo.Module(KERNEL)
     assert [c.opcode for c in module.costs()] == ["custom-call", "all-reduce"] and "after" in module.computations
-    (kernel,) = kernels.compiled(KERNEL, (), topology("v6e-1").chip)
+    (kernel,) = kernels.compiled(module, (), topology("v6e-1").chip)
     assert (kernel.name, kernel.vmem_bytes) == ("attend", 4096)
 
 
@@ -53,7 +53,7 @@ ENTRY %main (a: bf16[2,8,128], i: s32[], x: bf16[8,128]) -> bf16[2,8,128] {
 
 def test_a_kernel_within_a_fusion():
     """libtpu's form of a kernel in a loop, whose result is one part of an array: the fusion has the memory."""
-    (kernel,) = kernels.compiled(FUSED_KERNEL, (), topology("v6e-1").chip)
+    (kernel,) = kernels.compiled(hlo.Module(FUSED_KERNEL), (), topology("v6e-1").chip)
     assert (kernel.name, kernel.count, kernel.vmem_bytes) == ("splash_mha_dkv_no_residuals", 1, 8192)
     (cost,) = hlo.Module(FUSED_KERNEL).costs()
     assert (cost.flops, cost.dtype) == (3000, "bf16") and cost.label.startswith("kernel splash_mha_dkv_no_residuals")

@@ -166,6 +166,15 @@ class Module:
         ranks = _group_size(i) if _is_collective(i) else 0
         return Cost(i.name, i.opcode, label, dtype, flops, self._hbm_bytes(i, within), _ici_bytes(i), times, ranks)
 
+    def kernels(self) -> Iterator[tuple[Instruction, Instruction]]:
+        """Each Pallas kernel, with the instruction that it is part of (itself, where it is in no fusion)."""
+        instructions = [(c.name, i) for c in self.computations.values() for i in c.instructions.values()]
+        fused = {name for _, i in instructions if i.opcode == "fusion" for name in i.called}
+        for within, i in instructions:
+            kernel = None if within in fused else self._kernel(i)
+            if kernel is not None:
+                yield kernel, i
+
     def _kernel(self, i: Instruction) -> Instruction | None:
         """The Pallas kernel that an instruction is, or that a fusion has in it (with an update of a larger array)."""
         if i.attribute("custom_call_target") == '"tpu_custom_call"':

@@ -14,7 +14,6 @@ from jax._src.pallas.mosaic.error_handling import MosaicError
 from torch_tpu.aot import hlo
 from torch_tpu.aot.chips import Chip
 
-_TARGET = 'custom_call_target="tpu_custom_call"'
 _VMEM = "1"  # what the compiler calls this memory space
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
@@ -70,24 +69,15 @@ def _kernel_calls(jaxpr: Any) -> Iterator[Any]:
                 yield from _kernel_calls(inner)
 
 
-def compiled(text: str, known: Sequence[Source], chip: Chip) -> tuple[Kernel, ...]:
-    """The kernels in the text of a compiled module.
+def compiled(module: hlo.Module, known: Sequence[Source], chip: Chip) -> tuple[Kernel, ...]:
+    """The kernels of a compiled module.
 
     Of one that is part of a fusion, with the update of a larger array by its result, the fusion has the memory.
     """
     found: collections.Counter[tuple[str, int]] = collections.Counter()
-    fusions: dict[str, str] = {}
-    kernels: list[tuple[str, str]] = []
-    within = ""
-    for line in hlo.lines(text):
-        if line.startswith("%"):
-            within = line[1:].partition(" ")[0]
-        elif " fusion(" in line and (called := re.search(r"\bcalls=%([\w.\-]+)", line)):
-            fusions[called.group(1)] = line
-        elif _TARGET in line:
-            kernels.append((line, within))
-    for line, within in kernels:
-        found[_name(line), _vmem(line) or _vmem(fusions.get(within, ""))] += 1
+    for kernel, outer in module.kernels():
+        name = _name(f"%{kernel.name} = {kernel.attributes}")
+        found[name, _vmem(kernel.attributes) or _vmem(outer.attributes)] += 1
     return tuple(
         Kernel(name, _where(name, known), count, nbytes, chip.vmem) for (name, nbytes), count in found.items()
     )  # fmt: skip

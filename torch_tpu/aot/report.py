@@ -171,7 +171,7 @@ def program_report(
         tuple(program.operands[i].name for i in program.donated if i in aliased),
         tuple(program.operands[i].name for i in program.donated if i not in aliased), tuple(largest[:_LARGEST]),
         "" if peak <= chip.usable else "the program itself fits, but not beside what else lies in the memory",
-        kernels.compiled(found.text, program.kernels, chip), tuple(_collectives(costs, topology)),
+        kernels.compiled(module, program.kernels, chip), tuple(_collectives(costs, topology)),
     )  # fmt: skip
 
 

@@ -128,7 +128,7 @@ class Tracer:
 
         def keep(kind: str) -> Callable[..., Any]:
             def compiler(graph: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-                found[kind] = backend.prepare(_without_profiling(graph), kind == "backward")
+                found[kind] = backend.prepare(_without_profiling(graph), backward=kind == "backward")
                 return lambda *args: None
 
             return compiler

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -66,18 +66,19 @@ _users = torch._C._storage_Use_Count  # type: ignore[attr-defined]
 
 def _held_by_others(given: Any) -> list[Any]:
     """The arrays of those tensors whose storage another tensor has too: a view, or what a backward pass reads."""
-    found = []
+    return [b.array for t, b in _buffers(given) if _users(t.untyped_storage()._cdata) > _SOLE]
+
+
+def _buffers(given: Any) -> Iterator[tuple[torch.Tensor, buffers.Buffer]]:
+    """The tensors of an argument that have a buffer, with it."""
     for t in given if isinstance(given, (list, tuple)) else [given]:
-        buffer = None if t is None else binding_tensor.buffer_of(t)
-        if t is not None and buffer is not None and _users(t.untyped_storage()._cdata) > _SOLE:
-            found.append(buffer.array)
-    return found
+        if t is not None and (buffer := binding_tensor.buffer_of(t)) is not None:
+            yield t, buffer
 
 
 def _give_away(given: Any, parameter: str, operator: str) -> None:
-    for t in given if isinstance(given, (list, tuple)) else [given]:
-        buffer = None if t is None else binding_tensor.buffer_of(t)
-        if buffer is not None and buffer.array is not None and buffer.array.is_deleted():
+    for _, buffer in _buffers(given):
+        if buffer.array is not None and buffer.array.is_deleted():
             buffer.defer(
                 buffers.Gone(
                     f"the tensor has no values: its memory was donated to {operator} (parameter {parameter!r}); pass a "

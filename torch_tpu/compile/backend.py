@@ -51,7 +51,7 @@ def compile_graph(
     def compiler(kind: str) -> Callable[..., Any]:
         def compiled(graph: GraphModule, example_inputs: Sequence[Any]) -> Graph:
             users = _user_outputs() if kind == "forward" else None
-            return Graph(prepare(graph, kind == "backward"), f"{name} {kind}".strip(), chosen, users)
+            return Graph(prepare(graph, backward=kind == "backward"), f"{name} {kind}".strip(), chosen, users)
 
         return compiled
 
@@ -70,11 +70,11 @@ def _user_outputs() -> int | None:
     return None if metadata is None else metadata.num_forward_returns
 
 
-def prepare(graph: GraphModule, backward: bool = False) -> GraphModule:
+def prepare(graph: GraphModule, *, backward: bool = False) -> GraphModule:
     """Make AOTAutograd's graph one that ``evaluate`` knows, and a good one."""
     inline.prepare(graph, decompositions())
     rewrite.simplify(graph)
-    products.unflatten(graph, backward)
+    products.unflatten(graph, backward=backward)
     rounding.mark(graph)
     return graph
 

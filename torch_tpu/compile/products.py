@@ -19,14 +19,15 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
+from torch_tpu.compile.rewrite import RESHAPES, shape_of
+
 _aten = torch.ops.aten
 # Operator -> which of its arguments is the left matrix.
 _LEFT: dict[Any, int] = {_aten.mm.default: 0, _aten.addmm.default: 1}
 _ROWS = 16  # of a tile of half types; it is 8 of float32
-_VIEWS = (_aten.view.default, _aten._unsafe_view.default, _aten.reshape.default)
 
 
-def unflatten(module: GraphModule, backward: bool = False) -> None:
+def unflatten(module: GraphModule, *, backward: bool = False) -> None:
     """Rewrite, in place, the products whose left matrix is [..., k] seen as [rows, k], of sizes that are known.
 
     Args:
@@ -35,7 +36,7 @@ def unflatten(module: GraphModule, backward: bool = False) -> None:
     changed = False
     for node in list(module.graph.nodes):
         source = _before_flattening(node)
-        if source is not None and not (backward and source.meta["val"].shape[-2] % _ROWS == 0):
+        if source is not None and not (backward and shape_of(source)[-2] % _ROWS == 0):
             _in_own_dimensions(node, source)
             changed = True
     if changed:
@@ -46,15 +47,17 @@ def unflatten(module: GraphModule, backward: bool = False) -> None:
 def _before_flattening(node: Node) -> Node | None:
     """The [..., k] that a product's left matrix is a view of; None if it is none."""
     at = _LEFT.get(node.target)
-    if at is None or (at == 1 and _dims(node.args[0]) > 1):  # a bias of two dimensions belongs to the rows
+    if at is None or (at == 1 and len(shape_of(node.args[0])) > 1):  # a bias of two dimensions belongs to the rows
         return None
     matrix = node.args[at]
-    if not isinstance(matrix, Node) or matrix.target not in _VIEWS or _dims(matrix.args[0]) < 3:
+    if not isinstance(matrix, Node) or matrix.target not in RESHAPES:
         return None
     source = matrix.args[0]
-    before, now = tuple(source.meta["val"].shape), tuple(matrix.meta["val"].shape)  # type: ignore[union-attr]
+    before, now = shape_of(source), shape_of(matrix)
+    if not isinstance(source, Node) or len(before) < 3:
+        return None
     known = all(isinstance(n, int) for n in (*before, *now))
-    return source if known and before[-1] == now[-1] and 0 not in before else None  # type: ignore[return-value]
+    return source if known and before[-1] == now[-1] and 0 not in before else None
 
 
 def _in_own_dimensions(node: Node, source: Node) -> None:
@@ -65,10 +68,4 @@ def _in_own_dimensions(node: Node, source: Node) -> None:
     flat.meta = dict(node.meta)
     node.replace_all_uses_with(flat, delete_user_cb=lambda user: user is not flat)
     node.args = (*node.args[:at], source, *node.args[at + 1 :])
-    node.meta["val"] = rows.reshape(*source.meta["val"].shape[:-1], rows.shape[-1])
-
-
-def _dims(x: Any) -> int:
-    """How many dimensions a node's value has; -1 for what is no tensor."""
-    value = x.meta.get("val") if isinstance(x, Node) else None
-    return value.dim() if isinstance(value, torch.Tensor) else -1
+    node.meta["val"] = rows.reshape(*shape_of(source)[:-1], rows.shape[-1])

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _aten = torch.ops.aten
 _ATTENTION = _aten._scaled_dot_product_fused_attention_overrideable.default
 _ATTENTION_BACKWARD = _aten._scaled_dot_product_fused_attention_overrideable_backward.default
-_RESHAPES = (_aten.view.default, _aten._unsafe_view.default, _aten.reshape.default)
+RESHAPES = (_aten.view.default, _aten._unsafe_view.default, _aten.reshape.default)
 _library = torch.library.Library("torch_tpu_graph", "DEF")
 _library.define("update_range(Tensor self, int dim, Tensor start, Tensor source) -> Tensor")
 _UPDATE_RANGE = torch.ops.torch_tpu_graph.update_range.default
@@ -81,12 +81,12 @@ def _consecutive_rows(node: Node) -> bool:
     if not isinstance(index, Node) or index.target is not _aten.add.Tensor or index.kwargs:
         return False
     for rows, start in (index.args, reversed(index.args)):  # type: ignore[misc]
-        is_range = isinstance(rows, Node) and rows.target is _aten.arange.default and len(_shape(rows)) == 1
+        is_range = isinstance(rows, Node) and rows.target is _aten.arange.default and len(shape_of(rows)) == 1
         if (
             is_range
             and isinstance(start, Node)
             and isinstance(start.meta.get("val"), torch.Tensor)
-            and _shape(start) == ()
+            and shape_of(start) == ()
         ):
             node.target = _UPDATE_RANGE
             node.args = (this, dim, start, source)
@@ -107,7 +107,8 @@ def update_range(op: Any, bound: dict[str, Any], fake: Any, context: Context, no
     return lax.dynamic_update_slice_in_dim(this, source.astype(this.dtype), start.astype(jnp.int32), dim)
 
 
-def _shape(x: Any) -> tuple[Any, ...]:
+def shape_of(x: Any) -> tuple[Any, ...]:
+    """The shape of a node's value; () for what is no tensor."""
     return tuple(x.meta["val"].shape) if isinstance(x, Node) and isinstance(x.meta.get("val"), torch.Tensor) else ()
 
 
@@ -116,26 +117,26 @@ def _unrepeated(node: Any) -> Node | None:
 
     The repetition is a reshape of an expansion of ``x[:, :, None]``.
     """
-    full = _shape(node)
-    if len(full) != 4 or node.target not in _RESHAPES:
+    full = shape_of(node)
+    if len(full) != 4 or node.target not in RESHAPES:
         return None
     at = node.args[0]
-    five = _shape(at)
+    five = shape_of(at)
     if len(five) != 5 or (five[0], five[3], five[4]) != (full[0], full[2], full[3]):
         return None
-    while isinstance(at, Node) and at.target in _SAME and _shape(at) == five and _shape(at.args[0]) == five:
+    while isinstance(at, Node) and at.target in _SAME and shape_of(at) == five and shape_of(at.args[0]) == five:
         at = at.args[0]
     if not isinstance(at, Node) or at.target is not _aten.expand.default:
         return None
     at = at.args[0]
     one = (*five[:2], 1, *five[3:])
-    while isinstance(at, Node) and at.target in _SAME and _shape(at) == one and _shape(at.args[0]) == one:
+    while isinstance(at, Node) and at.target in _SAME and shape_of(at) == one and shape_of(at.args[0]) == one:
         at = at.args[0]
-    if not isinstance(at, Node) or at.target is not _aten.unsqueeze.default or _shape(at) != one:
+    if not isinstance(at, Node) or at.target is not _aten.unsqueeze.default or shape_of(at) != one:
         return None
     source = at.args[0]
     is_head = at.args[1] in (2, -3)
-    return source if isinstance(source, Node) and is_head and _shape(source) == (*five[:2], *five[3:]) else None
+    return source if isinstance(source, Node) and is_head and shape_of(source) == (*five[:2], *five[3:]) else None
 
 
 def _summed_over_group(node: Node, index: int) -> tuple[Node | None, Node | None] | None:
@@ -146,7 +147,7 @@ def _summed_over_group(node: Node, index: int) -> tuple[Node | None, Node | None
     if len(picked) != 1 or len(picked[0].users) != 1:
         return None
     view = next(iter(picked[0].users))
-    if view.target not in _RESHAPES or len(_shape(view)) != 5 or len(view.users) != 1:
+    if view.target not in RESHAPES or len(shape_of(view)) != 5 or len(view.users) != 1:
         return None
     total = next(iter(view.users))
     is_sum = total.target is _aten.sum.dim_IntList and list(total.args[1]) == [2] and total.args[2:] == (True,)  # type: ignore[arg-type]

@@ -66,20 +66,16 @@ def _biased(node: Node, known: dict[Node, frozenset[Node]]) -> frozenset[Node]:
             bias = _PRODUCTS[node.target][1]
             if bias is not None and node.args[bias] is not None and _dtype(node) in _HALF:
                 known[node] = frozenset([node])
-        elif node.target in _FUSED:
-            source = _unviewed(node.args[0])
-            found = frozenset() if source is None else _biased(source, known)
-            known[node] = frozenset(s for s in found if not _fuses(node, s))
         elif isinstance(node.target, torch._ops.OpOverload) and torch.Tag.pointwise in node.target.tags:
             found = [_biased(s, known) for a in node.all_input_nodes if (s := _unviewed(a)) is not None]
             if found and all(found):
-                known[node] = frozenset().union(*found)
+                known[node] = frozenset(s for s in frozenset().union(*found) if not _fuses(node, s))
     return known[node]
 
 
 def _fuses(activation: Node, product: Node) -> bool:
     """Whether XLA:TPU computes a product, the activation of it and the product that reads that as one."""
-    if product.target is _aten.convolution.default:
+    if activation.target not in _FUSED or product.target is _aten.convolution.default:
         return False
     left: Any = product.args[_PRODUCTS[product.target][0][0]]
     features = left.meta["val"].shape[-1]

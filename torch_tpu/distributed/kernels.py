@@ -32,10 +32,20 @@ def _start(
     wait: bool,
     timeout: int = -1,
     keep: bool = True,
+    value: Tensors | None = None,
 ) -> Any:
-    """Run a collective; the boxed Work. ``wait``: the caller waits for it at once. The rest as in ``_begin``."""
+    """Run a collective; the boxed Work.
+
+    Args:
+      wait: the caller waits for it at once.
+      value: of the work's future, if it is not ``outs``. The rest as in ``_begin``.
+    """
     operation = _begin(g, kind, ins, outs, reduction=reduction, root=root, timeout=timeout, keep=keep)
-    return process_groups.finished(list(outs)) if operation is None else _work(operation, wait)
+    if operation is None:
+        return process_groups.finished(list(outs) if value is None else value)
+    if value is not None:
+        operation.value = value
+    return _work(operation, wait)
 
 
 def _begin(
@@ -341,12 +351,10 @@ def _gather(outs: list[Tensors], ins: Tensors, pg: Any, root: int, async_op: boo
         results = outs[0]
     else:
         results = [torch.empty_like(ins[0]) for _ in range(g.size)]  # memory that is never written is never made
-    operation = _begin(g, "all_gather", ins, results, timeout=timeout, keep=g.rank == root)
-    value = results if g.rank == root else []
-    if operation is None:
-        return process_groups.finished(value)
-    operation.value = value
-    return _work(operation, not async_op)
+    return _start(
+        g, "all_gather", ins, results, wait=not async_op, timeout=timeout, keep=g.rank == root,
+        value=results if g.rank == root else [],
+    )  # fmt: skip
 
 
 def _scatter(outs: Tensors, ins: list[Tensors], pg: Any, root: int, async_op: bool = True, timeout: int = -1) -> Any:

@@ -128,8 +128,7 @@ class Operation:
 
     def _without_store(self) -> str:
         """The store ends with the rank that made it, which may have ended for the sake of another."""
-        gone = ", ".join(map(str, sorted(cluster.gone()))) or "not known"
-        return f"{self._where()} cannot end: the store has ended with its rank; ranks that have ended: rank {gone}"
+        return f"{self._where()} cannot end: the store has ended with its rank; {_ended()}"
 
     def _await(self, timeout: float | None) -> None:
         start = time.monotonic()
@@ -223,8 +222,7 @@ class Operation:
             if not cause and missing:
                 cause = f"no answer from {missing}, which may have been killed"
         except Exception:  # the store has gone with its rank
-            gone = ", ".join(map(str, sorted(cluster.gone()))) or "not known"
-            cause = f"the rank that holds the store has ended; ranks that have ended: rank {gone}"
+            cause = f"the rank that holds the store has ended; {_ended()}"
         return self._chained(f"{self._where()} failed: {cause}; {text[:1500]}", error)
 
     @staticmethod
@@ -240,6 +238,10 @@ class Operation:
             call()
         else:
             _watch(self, call)
+
+
+def _ended() -> str:
+    return f"ranks that have ended: rank {', '.join(map(str, sorted(cluster.gone()))) or 'not known'}"
 
 
 def mismatch(group: Members, number: int, what: str, other: str, rank: int | None = None) -> str:

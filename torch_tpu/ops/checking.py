@@ -64,7 +64,7 @@ def main(
     Returns:
       1 if a case is wrong, or a kernel takes more VMEM than the chip has; else 0.
     """
-    from torch_tpu.aot import kernels
+    from torch_tpu.aot import hlo, kernels
     from torch_tpu.aot.chips import topology
 
     parser = argparse.ArgumentParser()
@@ -83,7 +83,7 @@ def main(
             for part, c in zip(parts, compile_for(chip, name), strict=True):
                 what = f"{name}, {part}" if part else name
                 held: dict[str, int] = {}
-                for k in kernels.compiled(c.text, (), where):  # calls of one kernel may differ
+                for k in kernels.compiled(hlo.Module(c.text), (), where):  # calls of one kernel may differ
                     held[k.name] = max(held.get(k.name, 0), k.vmem_bytes)
                 wrong = not held or max(held.values()) > where.vmem
                 bad += wrong
