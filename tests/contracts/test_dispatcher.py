@@ -7,6 +7,15 @@ import torch
 from torch_tpu.binding import dispatcher
 
 
+def test_operators_are_told_apart_by_class():
+    import torch._higher_order_ops  # it makes the operators that take graphs
+
+    add, cond = torch.ops.aten.add.Tensor, torch.ops.higher_order.cond
+    assert isinstance(add, dispatcher.Operator) and not isinstance(add, dispatcher.HigherOrder)
+    assert isinstance(cond, dispatcher.HigherOrder) and not isinstance(cond, dispatcher.Operator)
+    assert dispatcher.has_kernel("aten::add.Tensor", "CPU") and not dispatcher.has_kernel("aten::matmul", "CPU")
+
+
 def test_operators_are_listed_by_name_and_overload():
     names = set(dispatcher.operator_names())
     assert {"aten::add.Tensor", "aten::mm", "aten::_foreach_add_.List"} <= names

@@ -27,6 +27,7 @@ from torch.utils import _pytree as pytree
 import torch_tpu
 from torch_tpu.aot import state as aot_state
 from torch_tpu.aot.state import CACHE, INPUTS, WEIGHTS, State
+from torch_tpu.binding.dispatcher import Operator
 from torch_tpu.compile import backend
 
 _ASKS_FOR_VALUES = (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode)
@@ -165,7 +166,7 @@ def _values_unknown() -> Iterator[None]:
 def _without_profiling(graph: GraphModule) -> GraphModule:
     """Marks for a profiler (each optimizer step has one) compute nothing."""
     for node in reversed(graph.graph.nodes):
-        if isinstance(node.target, torch._ops.OpOverload) and node.target.namespace == "profiler":
+        if isinstance(node.target, Operator) and node.target.namespace == "profiler":
             graph.graph.erase_node(node)
     return graph
 
@@ -218,7 +219,7 @@ def written(module: GraphModule) -> set[Node]:
 
 def source_of(node: Node) -> Node:
     """The node whose memory this one's value is, through any number of views."""
-    while node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload) and node.target.is_view:
+    while node.op == "call_function" and isinstance(node.target, Operator) and node.target.is_view:
         node = node.args[0]  # type: ignore[assignment]
     return node
 

@@ -10,6 +10,9 @@ import torch
 Operator = torch._ops.OpOverload
 """An operator of one overload, as ``torch.ops.aten.add.Tensor``."""
 
+HigherOrder = torch._ops.HigherOrderOperator
+"""An operator that takes graphs, as ``torch.ops.higher_order.cond``."""
+
 
 def operator_names() -> list[str]:
     """All operators: ``"ns::packet.overload"``, without a suffix for the default overload."""

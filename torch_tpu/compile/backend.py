@@ -18,6 +18,7 @@ from torch._guards import TracingContext
 from torch.fx import GraphModule
 
 from torch_tpu.binding import dispatcher
+from torch_tpu.binding.dispatcher import Operator
 from torch_tpu.binding.dynamo import leave_kernels_alone
 from torch_tpu.compile import errors, inline, operators, products, rewrite, rounding
 from torch_tpu.compile import options as compile_options
@@ -116,11 +117,7 @@ def _origin(module: GraphModule) -> str:
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """PyTorch's decompositions of what has no lowering and no meaning of its own in a graph."""
     registry.load_all()  # the graph may be the first thing that the process does on the device
-    return {
-        op: fn
-        for op, fn in dispatcher.decompositions().items()
-        if isinstance(op, torch._ops.OpOverload) and not is_known(op)
-    }
+    return {op: fn for op, fn in dispatcher.decompositions().items() if isinstance(op, Operator) and not is_known(op)}
 
 
 def is_known(op: Any) -> bool:

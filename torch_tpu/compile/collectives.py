@@ -18,6 +18,7 @@ import torch
 from jax import lax
 from torch.fx import GraphModule, Node
 
+from torch_tpu.binding.dispatcher import Operator
 from torch_tpu.compile.errors import GraphError
 from torch_tpu.compile.operators import handles
 from torch_tpu.eager.spec import Kind, spec_for
@@ -68,7 +69,7 @@ class Agreement:
 def group_place(node: Node) -> int | str | None:
     """Where a collective has its process group among ``args`` or ``kwargs``; None for a node that names none."""
     target = node.target
-    if node.op != "call_function" or not isinstance(target, torch._ops.OpOverload):
+    if node.op != "call_function" or not isinstance(target, Operator):
         return None
     names = [a.name for a in target._schema.arguments] if target.namespace in _NAMESPACES else []
     if _GROUP not in names:
@@ -216,7 +217,7 @@ def call_with_own(
     if target is torch.ops.aten.select.int and set(paths) == {(2,)}:
         index = agreed.own(node, (2,))
         return lax.dynamic_index_in_dim(args[0], index, args[1], keepdims=False)
-    spec = spec_for(target) if isinstance(target, torch._ops.OpOverload) else None
+    spec = spec_for(target) if isinstance(target, Operator) else None
     kinds = {p.name: p.kind for p in spec.params} if spec is not None else {}
     names = [a.name for a in target._schema.arguments] if spec is not None else []
     changed, named = list(args), dict(kwargs)

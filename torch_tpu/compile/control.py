@@ -16,6 +16,7 @@ import torch
 from jax import lax
 from torch.fx import Node
 
+from torch_tpu.binding.dispatcher import HigherOrder
 from torch_tpu.compile.errors import GraphError
 from torch_tpu.compile.evaluate import Context, Subgraph, call_operator, draws
 from torch_tpu.lowering import checks, dtypes
@@ -295,7 +296,7 @@ def _with_key(key: Any, op: Any, args: Sequence[Any], kwargs: dict[str, Any], fa
 def with_effects(node: Node, args: tuple[Any, ...], kwargs: dict[str, Any], context: Context) -> Any:
     """The order of effects is that of the graph; the token that stands for it has no value."""
     token, op, *rest = args
-    if isinstance(op, torch._ops.HigherOrderOperator):
+    if isinstance(op, HigherOrder):
         found = call(op, node, tuple(rest), kwargs, context)
     else:
         found = call_operator(op, tuple(rest), kwargs, node.meta["val"][1], context, node)

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch.fx import GraphModule, Node
 
+from torch_tpu.binding.dispatcher import HigherOrder, Operator
 from torch_tpu.compile import dimensions, operators, rounding
 from torch_tpu.compile.errors import GraphError, at_line
 from torch_tpu.eager import operands as eager_operands
@@ -114,7 +115,7 @@ def draws(module: GraphModule) -> bool:
     for node in module.graph.nodes:
         if node.target is saving:
             return True
-        if isinstance(node.target, torch._ops.OpOverload):
+        if isinstance(node.target, Operator):
             found = spec_for(node.target)
             if found is not None and found.lowering.rng and not _is_still(node):
                 return True
@@ -196,11 +197,11 @@ def _call(module: GraphModule, node: Node, values: Mapping[Node, Any], context: 
         from torch_tpu.compile.collectives import call_with_own  # it calls operators
 
         return call_with_own(target, args, kwargs, node.meta.get("val"), context, node)
-    if isinstance(target, torch._ops.HigherOrderOperator):
+    if isinstance(target, HigherOrder):
         from torch_tpu.compile import control  # it evaluates graphs
 
         return control.call(target, node, args, kwargs, context)
-    if isinstance(target, torch._ops.OpOverload):
+    if isinstance(target, Operator):
         return call_operator(target, args, kwargs, node.meta.get("val"), context, node)
     if callable(target):  # arithmetic on sizes, and picking one of several results
         return _plain_function(target, args, kwargs)

@@ -11,6 +11,7 @@ from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
 from torch_tpu.binding import process_groups
+from torch_tpu.binding.dispatcher import Operator
 from torch_tpu.eager.spec import overload_name
 from torch_tpu.lowering import registry
 
@@ -78,7 +79,7 @@ def _target(node: Node) -> str:
     if node.op == "placeholder":
         return ""
     target: Any = node.target
-    if isinstance(target, torch._ops.OpOverload):
+    if isinstance(target, Operator):
         lowering = registry.get(overload_name(target))
         if lowering is not None and lowering.fingerprint is not None:
             return f"{overload_name(target)} {lowering.fingerprint(_looks(node, target))}"
@@ -86,7 +87,7 @@ def _target(node: Node) -> str:
     return target if isinstance(target, str) else f"{target.__module__}.{getattr(target, '__name__', target)}"
 
 
-def _looks(node: Node, op: torch._ops.OpOverload) -> dict[str, Any]:
+def _looks(node: Node, op: Operator) -> dict[str, Any]:
     """A node's arguments by name, with fake tensors in place of tensors."""
     args, kwargs = map_arg((node.args, node.kwargs), lambda n: n.meta.get("val"))
     given = dict(zip((a.name for a in op._schema.arguments), args, strict=False)) | kwargs

@@ -20,6 +20,7 @@ from torch.fx.node import map_arg
 
 from torch_tpu.binding import dispatcher
 from torch_tpu.binding import higher_order as binding_higher_order
+from torch_tpu.binding.dispatcher import HigherOrder, Operator
 from torch_tpu.compile import control, operators
 from torch_tpu.compile.errors import GraphError, at_line
 from torch_tpu.eager.foreach import element_of
@@ -41,7 +42,7 @@ def prepare(module: GraphModule, decompositions: dict[Any, Callable[..., Any]]) 
         node = waiting.pop(0)
         if node.op == "call_function":
             with at_line(node):
-                if isinstance(node.target, torch._ops.HigherOrderOperator):
+                if isinstance(node.target, HigherOrder):
                     control.refuse_impossible(node.target)
                 _refuse_unknown_size(node)
                 kernel = _kernel_of(module, node)
@@ -67,14 +68,14 @@ def _refuse_unknown_size(node: Node) -> None:
 def _kernel_of(module: GraphModule, node: Node) -> Callable[..., Any] | None:
     """What the node's operator does, as a function to trace; None if the operator is known as it is."""
     target: Any = node.target
-    if isinstance(target, torch._ops.HigherOrderOperator):
+    if isinstance(target, HigherOrder):
         if target.name() in _TRACED:
             return binding_higher_order.dense_kernel(target)
         if target.name() in ("auto_functionalized", "auto_functionalized_v2"):
             return _functional_form(target.name(), node.args[0])
         control.require(target)
         return None
-    if not isinstance(target, torch._ops.OpOverload):
+    if not isinstance(target, Operator):
         return None
     if target._schema.name.startswith("aten::_foreach_") and element_of(target) is None:
         return _kernel(target)
@@ -84,7 +85,7 @@ def _kernel_of(module: GraphModule, node: Node) -> Callable[..., Any] | None:
     return _kernel(target)
 
 
-def _kernel(op: torch._ops.OpOverload) -> Callable[..., Any]:
+def _kernel(op: Operator) -> Callable[..., Any]:
     name = overload_name(op)
     found = dispatcher.device_kernel(name) if op.namespace != "aten" else None
     found = found or dispatcher.composite_kernel(name)
@@ -100,7 +101,7 @@ def _kernel(op: torch._ops.OpOverload) -> Callable[..., Any]:
 
 def _functional_form(name: str, op: Any) -> Callable[..., Any]:
     """A mutating custom operator on copies of what it mutates: its results, and the copies."""
-    if not isinstance(op, torch._ops.OpOverload):
+    if not isinstance(op, Operator):
         raise GraphError(f"{op} that writes to its operands is not supported on tpu")
     kernel = _kernel(op)
 

@@ -11,6 +11,7 @@ import torch
 from torch.fx import Node
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
+from torch_tpu.binding.dispatcher import Operator
 from torch_tpu.compile.errors import GraphError
 from torch_tpu.eager.foreach import element_of
 from torch_tpu.eager.spec import Spec, overload_name, spec_for
@@ -65,7 +66,7 @@ def copy_form(op: Any) -> Spec | None:
     """The ``*_copy`` operator of a view operator: the view's values."""
     name, overload = op._schema.name, op._schema.overload_name
     twin = find_operator(f"{name}_copy" + (f".{overload}" if overload else ""))
-    return spec_for(twin) if isinstance(twin, torch._ops.OpOverload) else None
+    return spec_for(twin) if isinstance(twin, Operator) else None
 
 
 def _as_copy(spec: Spec, op: Any, bound: dict[str, Any], fake: Any, context: Context, node: Node | None) -> Any:

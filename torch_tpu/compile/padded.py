@@ -21,6 +21,7 @@ import sympy
 import torch
 from torch.fx import GraphModule, Node
 
+from torch_tpu.binding.dispatcher import Operator
 from torch_tpu.compile.errors import at_line
 from torch_tpu.compile.evaluate import Context, attribute, concrete, flat, last_uses, value_of
 from torch_tpu.eager.spec import overload_name
@@ -169,7 +170,7 @@ def _call(node: Node, values: Mapping[Node, Any], context: Context, lengths: Len
         return None  # ``lengths`` knows it
     if target is operator.getitem:
         return args[0][args[1]]
-    if not isinstance(target, torch._ops.OpOverload):
+    if not isinstance(target, Operator):
         raise Unpaddable(f"{getattr(target, '__name__', target)}")
     bound = dict(zip((a.name for a in target._schema.arguments), args, strict=False)) | kwargs
     if isinstance(node.meta.get("val"), (torch.SymFloat, torch.SymBool)):

@@ -20,6 +20,8 @@ import torch
 from jax import lax
 from torch.fx import GraphModule, Node
 
+from torch_tpu.binding.dispatcher import Operator
+
 _aten = torch.ops.aten
 # Operator -> which of its arguments are factors, and which is its bias (None: it has none).
 _PRODUCTS: dict[Any, tuple[tuple[int, ...], int | None]] = {
@@ -66,7 +68,7 @@ def _biased(node: Node, known: dict[Node, frozenset[Node]]) -> frozenset[Node]:
             bias = _PRODUCTS[node.target][1]
             if bias is not None and node.args[bias] is not None and _dtype(node) in _HALF:
                 known[node] = frozenset([node])
-        elif isinstance(node.target, torch._ops.OpOverload) and torch.Tag.pointwise in node.target.tags:
+        elif isinstance(node.target, Operator) and torch.Tag.pointwise in node.target.tags:
             found = [_biased(s, known) for a in node.all_input_nodes if (s := _unviewed(a)) is not None]
             if found and all(found):
                 known[node] = frozenset(s for s in frozenset().union(*found) if not _fuses(node, s))
@@ -91,7 +93,7 @@ def _unviewed(node: Any) -> Node | None:
     """The node that is looked at in another shape, or in parts; a tensor that is repeated ends the way."""
     while isinstance(node, Node):
         target: Any = node.target
-        is_view = isinstance(target, torch._ops.OpOverload) and (target.is_view or target is _aten.clone.default)
+        is_view = isinstance(target, Operator) and (target.is_view or target is _aten.clone.default)
         if target is not operator.getitem and (not is_view or target is _aten.expand.default):
             return node
         node = node.args[0]

@@ -22,6 +22,7 @@ from torch.fx import GraphModule, Node
 
 from torch_tpu.binding import generator, process_groups
 from torch_tpu.binding import tensor as binding_tensor
+from torch_tpu.binding.dispatcher import Operator
 from torch_tpu.binding.higher_order import fake_tensors_off
 from torch_tpu.compile import host, identity, spmd
 from torch_tpu.compile import options as compile_options
@@ -536,7 +537,7 @@ def _viewed(node: Node) -> Node | None:
 def _view_source(node: Node) -> Node | None:
     """The operand of a view operator that keeps the dtype and the lazy bits; None for any other node."""
     target: Any = node.target
-    if node.op != "call_function" or not isinstance(target, torch._ops.OpOverload) or len(target._schema.returns) != 1:
+    if node.op != "call_function" or not isinstance(target, Operator) or len(target._schema.returns) != 1:
         return None
     if not target.is_view or spec_for(target) is not None or copy_form(target) is None:
         return None

@@ -98,7 +98,7 @@ def _check_overlap(op: Operator, values: dict[str, Any]) -> None:
 
 
 def _has_kernel(op: Operator) -> bool:
-    return torch._C._dispatch_has_kernel_for_dispatch_key(overload_name(op), "PrivateUse1")
+    return dispatcher.has_kernel(overload_name(op), "PrivateUse1")
 
 
 def by_twin(op: Operator, twin: Operator, values: dict[str, Any]) -> Any:

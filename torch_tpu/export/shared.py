@@ -9,6 +9,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 from torch.fx import Node
 
+from torch_tpu.binding.dispatcher import Operator
 from torch_tpu.compile.errors import line_of
 from torch_tpu.export.errors import ExportError
 
@@ -47,7 +48,7 @@ def _written(program: ExportedProgram) -> Iterator[tuple[Node, str]]:
     name_of = {s.arg.name: str(s.target) for s in program.graph_signature.input_specs if s.target is not None}
     for node in program.graph.nodes:
         target = node.target
-        if not isinstance(target, torch._ops.OpOverload) or not target._schema.is_mutable:
+        if not isinstance(target, Operator) or not target._schema.is_mutable:
             continue
         at = node.args[0] if node.args else None
         while isinstance(at, Node) and at.op == "call_function" and at.args:
