@@ -16,7 +16,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-from torch._library.custom_ops import CustomOpDef
+
+from torch_tpu.binding.custom_operators import CustomOpDef
 
 WEIGHTS, BUFFERS, CACHE, INPUTS, OPTIMIZER = "weights", "buffers", "cache", "inputs", "optimizer"
 

@@ -12,9 +12,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
-from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd import forward_ad
 
+from torch_tpu.binding import derivatives
 from torch_tpu.pallas.function import At, JaxFunction, flatten
 from torch_tpu.pallas.operator import JaxOp, defined
 from torch_tpu.pallas.signature import Parameter, Result, Signature
@@ -72,9 +72,9 @@ def differentiate(op: JaxOp) -> None:
 
     class Differentiated(torch.autograd.Function):
         @staticmethod
-        def forward(ctx: Any, template: Any, keys: Any, modes: tuple[bool, bool], *tensors: Any) -> Any:
+        def forward(ctx: Any, template: Any, keys: Any, modes: derivatives.Modes, *tensors: Any) -> Any:
             # PyTorch turns both off here; they are what the levels of ``torch.func`` below this one find.
-            with torch.set_grad_enabled(modes[0]), forward_ad._set_fwd_grad_enabled(modes[1]):
+            with derivatives.in_modes(modes):
                 made = _as_tuple(op.below_autograd(keys, _restored(signature, tensors, template)))
             ctx.template, ctx.modes, ctx.continuous = template, modes, [_continuous(m) for m in made]
             ctx.save_for_backward(*tensors)
@@ -95,20 +95,17 @@ def differentiate(op: JaxOp) -> None:
         def jvp(ctx: Any, _: Any, keys: Any, modes: Any, *tangents: Any) -> Any:
             tensors = list(ctx.saved_tensors)
             wanted = [i for i, t in enumerate(tangents) if t is not None and _continuous(tensors[i])]
-            with forward_ad._set_fwd_grad_enabled(ctx.modes[1]):  # for the levels below: this one has its tangents
+            with derivatives.forward_mode(ctx.modes[1]):  # for the levels below: this one has its tangents
                 primals = [forward_ad.unpack_dual(t).primal for t in tensors]
                 values = _restored(signature, primals, ctx.template)
                 made = iter(pushed()(*values, [tangents[i] for i in wanted], wanted))
             return tuple(next(made) if has else None for has in ctx.continuous)
 
-    # PyTorch refuses to apply such a class under ``torch.func``, where it may not know the level that it is called for;
-    # the dispatcher, which calls this, goes from level to level.
-    apply = super(torch.autograd.Function, Differentiated).apply  # type: ignore[misc]
+    apply = derivatives.at_one_level(Differentiated)
 
     def call(keys: Any, values: Sequence[Any]) -> Any:
         tensors, template = flatten(signature, values)
-        with enable_single_level_autograd_function():
-            made = apply(template, keys, (torch.is_grad_enabled(), torch._C._is_fwd_grad_enabled()), *tensors)
+        made = apply(template, keys, derivatives.modes(), *tensors)
         form = signature.result.form
         return None if form == "none" else made[0] if form == "one" else list(made) if form == "list" else made
 

@@ -9,11 +9,8 @@ import jax
 import sympy
 import torch
 from jax import export as jax_export
-from torch._library.autograd import make_autograd_impl
-from torch._library.custom_ops import CustomOpDef
-from torch.autograd import forward_ad
 
-from torch_tpu.binding import custom_operators
+from torch_tpu.binding import custom_operators, derivatives
 from torch_tpu.compile import dimensions
 from torch_tpu.lowering import dtypes, registry
 from torch_tpu.lowering.registry import Lowering
@@ -21,7 +18,7 @@ from torch_tpu.pallas.function import JaxFunction, flatten
 from torch_tpu.pallas.signature import Signature, signature_of
 
 
-class JaxOp(CustomOpDef):
+class JaxOp(custom_operators.CustomOpDef):
     """The operator of a JAX function: call it with tensors of device tpu.
 
     ``register_autograd``, ``register_fake``, ``register_vmap`` and ``register_autocast`` are those of every operator
@@ -75,22 +72,17 @@ class JaxOp(CustomOpDef):
     def below_autograd(self, keys: Any, values: Sequence[Any]) -> Any:
         """Its results by what the dispatcher has behind autograd, for all arguments in the schema's order."""
         given = list(zip(self.function.signature.parameters, values, strict=True))
-        with torch._C._AutoDispatchBelowAutograd():
-            return self._opoverload.redispatch(
-                keys & torch._C._after_autograd_keyset,
-                *(v for p, v in given if not p.keyword), **{p.name: v for p, v in given if p.keyword},
-            )  # fmt: skip
+        args, kwargs = [v for p, v in given if not p.keyword], {p.name: v for p, v in given if p.keyword}
+        return derivatives.below(self._opoverload, keys, args, kwargs)
 
     def _autograd(self) -> Callable[..., Any]:
         """The kernel of autograd: PyTorch's own but for derivatives by JAX."""
-        registered = make_autograd_impl(self._opoverload, self)  # pyright: ignore[reportArgumentType]
+        registered = derivatives.registered(self)
 
         def kernel(keys: Any, *args: Any, **kwargs: Any) -> Any:
-            if self.differentiated is None or self._backward_fn is not None:
-                return registered(keys, *args, **kwargs)
-            asked = torch.is_grad_enabled() and torch._C._any_requires_grad(*args)
-            if asked or forward_ad._current_level >= 0:
-                return self.differentiated(keys, list(_bound(self._opoverload, args, kwargs).values()))
+            by_jax = self.differentiated if self._backward_fn is None else None
+            if by_jax is not None and derivatives.asked_for(args):
+                return by_jax(keys, list(_bound(self._opoverload, args, kwargs).values()))
             return registered(keys, *args, **kwargs)
 
         return kernel
